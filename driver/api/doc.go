@@ -1,0 +1,95 @@
+// Package api is what the driver and everybody around it have to agree on: the
+// names that appear in Kubernetes objects, the files through which simulated
+// hardware is seen and broken, the environment that a container with a GPU
+// finds, and the reports that the driver writes for the timeline.
+//
+// It is a leaf: the standard library only, no I/O, no state. Every type that is
+// read from a file or a log comes with a parser that bounds its input.
+package api
+
+// Names that appear in Kubernetes objects.
+const (
+	// DriverName is the name of the DRA driver: in ResourceSlices, in
+	// allocation results, in opaque configuration and on the registration
+	// socket.
+	DriverName = "gpu.lab.example"
+	// DeviceClassName selects every device of the driver.
+	DeviceClassName = "gpu.lab.example"
+	// Namespace is where the lab installs itself.
+	Namespace = "dra-lab"
+	// DaemonSetName is the driver's DaemonSet in Namespace.
+	DaemonSetName = "dra-lab-driver"
+	// AppLabel is the value of the label app.kubernetes.io/name on the
+	// driver's Pods.
+	AppLabel = "dra-lab-driver"
+)
+
+// Attributes of a device. They are published without a domain, which means
+// that of the driver: in CEL device.attributes["gpu.lab.example"].uuid.
+const (
+	AttributeType              = "type"                  // string, always "gpu" for a whole GPU
+	AttributeUUID              = "uuid"                  // string, "GPU-..."
+	AttributeProductName       = "productName"           // string, as NVML says it
+	AttributeBrand             = "brand"                 // string
+	AttributeArchitecture      = "architecture"          // string, "Hopper"
+	AttributeComputeCapability = "cudaComputeCapability" // version, "9.0.0"
+	AttributeDriverVersion     = "driverVersion"         // version
+	AttributeCUDAVersion       = "cudaDriverVersion"     // version
+	AttributeIndex             = "index"                 // int, NVML's index
+	AttributeSimulated         = "simulated"             // bool
+	// AttributePCIBusID is the standard attribute for the bus address, in the
+	// form 0000:17:00.0. It has a domain of its own.
+	AttributePCIBusID = "resource.kubernetes.io/pciBusID"
+	// CapacityMemory is the frame buffer in bytes.
+	CapacityMemory = "memory"
+	// TypeGPU is the value of AttributeType.
+	TypeGPU = "gpu"
+)
+
+// Keys of the taints that the driver puts on devices in its ResourceSlices.
+const (
+	// TaintXID marks a GPU after a fatal XID; the value is the XID.
+	TaintXID = DriverName + "/xid"
+	// TaintECC marks a GPU with an uncorrectable memory error.
+	TaintECC = DriverName + "/ecc"
+	// TaintLost marks a GPU that the driver no longer reaches.
+	TaintLost = DriverName + "/gpu-lost"
+	// TaintTelemetry marks a GPU whose telemetry is out of bounds; the value
+	// names the reading.
+	TaintTelemetry = DriverName + "/telemetry"
+)
+
+// Places on the node. The driver's container sees them under the same paths.
+const (
+	// PluginDir has the driver's sockets and its checkpoint.
+	PluginDir = "/var/lib/kubelet/plugins/" + DriverName
+	// RegistrarDir is where the kubelet looks for registration sockets.
+	RegistrarDir = "/var/lib/kubelet/plugins_registry"
+	// SocketName is the name of the DRA socket in PluginDir when the driver
+	// runs without rolling updates (flag -pod-uid empty).
+	SocketName = "dra.sock"
+	// CheckpointName is the name of the checkpoint in PluginDir.
+	CheckpointName = "checkpoint.json"
+	// CDIDir is where the CDI specs of prepared claims lie.
+	CDIDir = "/var/run/cdi"
+	// HardwareDir has the state of simulated hardware. It lives outside the
+	// driver, as real hardware does: a directory per GPU, named like the
+	// device.
+	HardwareDir = "/var/lib/dra-lab/hardware"
+	// InventoryName is the file in HardwareDir that says which GPUs the node
+	// has; see [Inventory].
+	InventoryName = "inventory.json"
+	// FaultsName is the file in a GPU's directory with its active faults; see
+	// [Faults].
+	FaultsName = "faults.json"
+	// ProcessesName is the directory in a GPU's directory with one file per
+	// process that uses the GPU; see [Process].
+	ProcessesName = "processes"
+	// ContainerHardwareDir is HardwareDir as a container with a simulated GPU
+	// sees it: <ContainerHardwareDir>/<device>/processes is mounted writable.
+	ContainerHardwareDir = "/var/run/dra-lab/hardware"
+)
+
+// CDIKind is vendor and class of the CDI devices that the driver makes, one
+// per claim and device: <CDIKind>=<claim UID>-<device>.
+const CDIKind = "k8s." + DriverName + "/claim"
