@@ -1,0 +1,49 @@
+# DRA lab. `make` lists the targets; each of them is one command that can also be run by hand.
+
+GO        ?= go
+LAB       := bin/lab
+NAME      ?= dra-lab
+TEST_NAME ?= dra-lab-test
+
+.DEFAULT_GOAL := help
+
+##@ The lab
+
+.PHONY: lab-up
+lab-up: build ## Set up this machine, the cluster and the driver, then run the training walk-through
+	$(LAB) up --name $(NAME) $(UP_FLAGS)
+	$(LAB) run --name $(NAME) training
+
+.PHONY: lab-down
+lab-down: build ## Remove the cluster and what the lab made on this machine; caches stay
+	$(LAB) down --name $(NAME)
+
+##@ Development
+
+.PHONY: build
+build: ## Build bin/lab, bin/driver, bin/trainer and bin/scenarios.test
+	@scripts/build.sh
+
+.PHONY: test
+test: build ## Unit tests with the race detector, then the short scenarios on a real kind cluster
+	scripts/test.sh $(TEST_NAME) short
+
+.PHONY: test-all
+test-all: build ## All unit tests, scenarios and exercises
+	scripts/test.sh $(TEST_NAME) all
+
+.PHONY: lint
+lint: ## golangci-lint, at the version that scripts/tools/go.mod pins
+	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
+
+.PHONY: bench
+bench: build ## Benchmarks
+	scripts/bench.sh
+
+.PHONY: clean
+clean: ## Remove what build made in this folder
+	rm -rf bin diagnostics
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

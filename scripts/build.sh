@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds the lab's four programs into bin/. The driver needs cgo (go-nvml loads the NVIDIA
+# library at run time); the others are static. Its symbols are bound lazily: a library older
+# than go-nvml's headers lacks some, and binding at start would end the process.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+for tool in go gcc; do
+  command -v "$tool" >/dev/null || {
+    echo "lab: error: build the lab: $tool not found" >&2
+    echo "lab: hint: on Debian or Ubuntu: apt-get install golang gcc libc6-dev (Go 1.26 or newer: https://go.dev/dl)" >&2
+    exit 1
+  }
+done
+
+mkdir -p bin
+flags=(-trimpath -buildvcs=false -ldflags=-s\ -w)
+CGO_ENABLED=0 go build "${flags[@]}" -o bin/lab ./lab
+CGO_ENABLED=0 go build "${flags[@]}" -o bin/trainer ./scenarios/trainer
+CGO_ENABLED=1 CGO_LDFLAGS_ALLOW='-Wl,-z,lazy' CGO_LDFLAGS='-Wl,-z,lazy' \
+  go build "${flags[@]}" -o bin/driver ./driver
+CGO_ENABLED=0 go test -c "${flags[@]}" -o bin/scenarios.test ./scenarios
