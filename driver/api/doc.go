@@ -18,10 +18,10 @@ const (
 	// Namespace is where the lab installs itself.
 	Namespace = "dra-lab"
 	// DaemonSetName is the driver's DaemonSet in Namespace.
-	DaemonSetName = "dra-lab-driver"
+	DaemonSetName = "driver"
 	// AppLabel is the value of the label app.kubernetes.io/name on the
 	// driver's Pods.
-	AppLabel = "dra-lab-driver"
+	AppLabel = "driver"
 )
 
 // Attributes of a device. They are published without a domain, which means
