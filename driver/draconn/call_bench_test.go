@@ -1,0 +1,117 @@
+package draconn
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/dra-lab/dra-lab/driver/draconn/plugintest"
+)
+
+// nowhere answers every call at once, so that what remains to be measured is
+// what lies above gRPC.
+type nowhere struct{}
+
+func (nowhere) Invoke(context.Context, string, any, any, ...grpc.CallOption) error { return nil }
+
+func (nowhere) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	panic("no streams here")
+}
+
+var goroutines = []int{1, 4, 16, 64}
+
+// spread runs b.N calls over n goroutines.
+func spread(b *testing.B, n int, call func()) {
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for i := range n {
+		calls := b.N / n
+		if i < b.N%n {
+			calls++
+		}
+		wg.Go(func() {
+			for range calls {
+				call()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// BenchmarkCall compares the eager path with the bare generated stub, without a
+// network: the difference is what draconn costs. TestCallOverhead keeps it.
+func BenchmarkCall(b *testing.B) {
+	ctx := context.Background()
+	req := &drav1.NodePrepareResourcesRequest{}
+	stub := drav1.NewDRAPluginClient(nowhere{})
+	conn := &Conn{clients: newClients(nowhere{}, nil, false)}
+	for _, n := range goroutines {
+		b.Run(fmt.Sprintf("stub/goroutines=%d", n), func(b *testing.B) {
+			spread(b, n, func() { _, _ = stub.NodePrepareResources(ctx, req) })
+		})
+		b.Run(fmt.Sprintf("eager/goroutines=%d", n), func(b *testing.B) {
+			spread(b, n, func() { _, _ = conn.Prepare(ctx, req) })
+		})
+	}
+}
+
+// BenchmarkSocket is the same over a real socket to a real server.
+func BenchmarkSocket(b *testing.B) {
+	dir, err := os.MkdirTemp("", "dra")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	endpoint := filepath.Join(dir, "dra.sock")
+	server, err := plugintest.Start(endpoint, plugintest.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Kill()
+	ctx := context.Background()
+	conn, err := Open(ctx, endpoint)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.WaitReady(ctx); err != nil {
+		b.Fatal(err)
+	}
+	req := &drav1.NodePrepareResourcesRequest{}
+	stub := drav1.NewDRAPluginClient(conn.cc)
+	for _, n := range goroutines {
+		b.Run(fmt.Sprintf("stub/goroutines=%d", n), func(b *testing.B) {
+			spread(b, n, func() {
+				if _, err := stub.NodePrepareResources(ctx, req); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+		b.Run(fmt.Sprintf("eager/goroutines=%d", n), func(b *testing.B) {
+			spread(b, n, func() {
+				if _, err := conn.Prepare(ctx, req); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestCallAllocatesNothing(t *testing.T) {
+	ctx := context.Background()
+	req := &drav1.NodePrepareResourcesRequest{}
+	stub := drav1.NewDRAPluginClient(nowhere{})
+	conn := &Conn{clients: newClients(nowhere{}, nil, false)}
+	bare := testing.AllocsPerRun(1000, func() { _, _ = stub.NodePrepareResources(ctx, req) })
+	eager := testing.AllocsPerRun(1000, func() { _, _ = conn.Prepare(ctx, req) })
+	if eager != bare {
+		t.Errorf("allocations per call: got %v, want the stub's %v", eager, bare)
+	}
+}
