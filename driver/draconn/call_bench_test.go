@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -113,5 +115,55 @@ func TestCallAllocatesNothing(t *testing.T) {
 	eager := testing.AllocsPerRun(1000, func() { _, _ = conn.Prepare(ctx, req) })
 	if eager != bare {
 		t.Errorf("allocations per call: got %v, want the stub's %v", eager, bare)
+	}
+}
+
+// TestFirstCallIsWarm: once a plugin serves, the first call takes no longer than
+// later ones. Medians over many connections are compared, and the bound is wide
+// because both are some ten microseconds on a machine that does other things.
+func TestFirstCallIsWarm(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector is on")
+	}
+	const connections, later = 60, 5
+	dir := t.TempDir()
+	endpoint := filepath.Join(dir, "s")
+	server, err := plugintest.Start(endpoint, plugintest.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Kill()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var first, warm []time.Duration
+	timed := func(conn *Conn) time.Duration {
+		begin := time.Now()
+		if err := conn.Ping(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(begin)
+	}
+	for range connections {
+		conn, err := Open(ctx, endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.WaitServing(ctx); err != nil {
+			t.Fatal(err)
+		}
+		first = append(first, timed(conn))
+		for range later {
+			warm = append(warm, timed(conn))
+		}
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(first)
+	slices.Sort(warm)
+	a, b := first[len(first)/2], warm[len(warm)/2]
+	t.Logf("median of the first call %v, of later calls %v", a, b)
+	if a > 2*b {
+		t.Errorf("first call: median %v, want about that of later calls, %v", a, b)
 	}
 }

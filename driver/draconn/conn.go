@@ -127,6 +127,19 @@ func (c *Conn) WaitReady(ctx context.Context) error {
 	return c.wait(ctx, false)
 }
 
+// WaitServing waits as WaitReady does and then for the answer to a [Conn.Ping]:
+// afterwards the plugin is known to handle calls, in a version that is known
+// too, and the next call costs what every later call costs. (The first one on a
+// new connection takes about twice as long, while both sides grow stacks, set up
+// the stream and fill header tables.) The plugin may break off between
+// the two; that is an error, not a reason to wait again.
+func (c *Conn) WaitServing(ctx context.Context) error {
+	if err := c.WaitReady(ctx); err != nil {
+		return err
+	}
+	return c.Ping(ctx)
+}
+
 // Attempt waits until the plugin serves or one attempt to connect has failed,
 // whichever comes first, and returns the reason for the failure. If the latest
 // attempt has failed already it does not wait for another.

@@ -1,6 +1,6 @@
 // Package draconn is a connection to one DRA plugin, made eagerly: [Open] makes
 // the gRPC connection, starts connecting and makes every client there is, once.
-// From then on they are only read. A caller that has seen [Conn.WaitReady]
+// From then on they are only read. A caller that has seen [Conn.WaitServing]
 // succeed knows that the plugin serves, and its first call costs what every
 // later call costs.
 //
