@@ -1,0 +1,104 @@
+package host
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// errUnprivileged says that an engine works and runs no privileged containers,
+// without which there is no node.
+var errUnprivileged = errors.New("the engine does not run privileged containers")
+
+// verify runs a privileged container and reports whether CAP_SYS_RESOURCE is
+// missing in it. Nothing of the container and its image stays.
+func (e *Engine) verify(ctx context.Context) (noSysResource bool, err error) {
+	program, err := probeProgram(runtime.GOARCH)
+	if err != nil {
+		return false, err
+	}
+	// Names of its own, so that two of these at a time do not meet.
+	tag := "localhost/dra-lab/probe:" + rand.Text()[:12]
+	archive, err := imageArchive(tag, "/probe", program)
+	if err != nil {
+		return false, err
+	}
+	load := e.Command(ctx, "load")
+	load.Stdin = bytes.NewReader(archive)
+	if _, err := output(load); err != nil {
+		return false, fmt.Errorf("load probe image: %w", err)
+	}
+	defer func() {
+		if _, e := output(e.Command(context.WithoutCancel(ctx), "rmi", "--force", tag)); e != nil {
+			err = errors.Join(err, fmt.Errorf("remove probe image: %w", e))
+		}
+	}()
+	_, err = output(e.Command(ctx, "run", "--rm", "--privileged", "--network=none", "--label=dra-lab.temporary=true", tag))
+	var status *exec.ExitError
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.As(err, &status) && status.ExitCode() == probeNoResource:
+		return true, nil
+	case errors.As(err, &status) && status.ExitCode() == probeUnprivileged:
+		return false, errUnprivileged
+	default:
+		return false, fmt.Errorf("%w: %w", errUnprivileged, err)
+	}
+}
+
+// imageArchive returns a container image with one program as a docker archive,
+// which every engine can load.
+func imageArchive(tag, path string, program []byte) ([]byte, error) {
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	err := w.WriteHeader(&tar.Header{Name: path[1:], Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg})
+	if err == nil {
+		_, err = w.Write(program)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, fmt.Errorf("make probe image: %w", err)
+	}
+	content, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make probe image: %w", err)
+	}
+	image, err := mutate.AppendLayers(empty.Image, content)
+	if err != nil {
+		return nil, fmt.Errorf("make probe image: %w", err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, fmt.Errorf("make probe image: %w", err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config = v1.Config{Entrypoint: []string{path}, WorkingDir: "/"}
+	image, err = mutate.ConfigFile(image, config)
+	if err != nil {
+		return nil, fmt.Errorf("make probe image: %w", err)
+	}
+	ref, err := name.NewTag(tag)
+	if err != nil {
+		return nil, fmt.Errorf("make probe image: %w", err)
+	}
+	var archive bytes.Buffer
+	if err := tarball.Write(ref, image, &archive); err != nil {
+		return nil, fmt.Errorf("make probe image: %w", err)
+	}
+	return archive.Bytes(), nil
+}
