@@ -89,24 +89,23 @@ func (p privateEngine) dataRoot() string {
 	return filepath.Join(p.data, "docker")
 }
 
-// serves reports whether the engine runs and answers.
+// serves reports whether the whole engine runs and answers.
 func (p privateEngine) serves(ctx context.Context) bool {
-	process, err := p.dockerd().find()
-	return err == nil && process != nil && ping(ctx, p.socket()) == nil
+	return p.dockerd().running() && p.containerd().running() && ping(ctx, p.socket()) == nil
 }
 
 // start starts whatever of the engine does not run yet and waits until it
 // serves.
 func (p privateEngine) start(ctx context.Context, u *ui.UI) (err error) {
+	if p.serves(ctx) {
+		return p.ensureNetwork(ctx)
+	}
 	step := u.Step("starting private engine on %s", p.socket())
 	defer func() { step.Done(err) }()
 	for _, dir := range []string{p.run, p.data} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("make engine directory: %w", err)
 		}
-	}
-	if p.serves(ctx) {
-		return p.ensureNetwork(ctx)
 	}
 	networks, err := p.addressRange()
 	if err != nil {
@@ -117,6 +116,13 @@ func (p privateEngine) start(ctx context.Context, u *ui.UI) (err error) {
 	}
 	if err := (firewall{prefix: p.prefix, networks: networks}).open(ctx); err != nil {
 		return err
+	}
+	if !p.containerd().running() {
+		// A dockerd that lost its containerd does not recover by itself in
+		// any known time. The containers go on without it.
+		if err := endDaemon(ctx, p.dockerd()); err != nil {
+			return err
+		}
 	}
 	step.Update("containerd")
 	if err := p.startContainerd(ctx); err != nil {

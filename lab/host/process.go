@@ -36,6 +36,24 @@ func (d daemon) find() (*os.Process, error) {
 	return found[0], nil
 }
 
+// running reports whether there is such a process.
+func (d daemon) running() bool {
+	process, err := d.find()
+	return err == nil && process != nil
+}
+
+// endDaemon ends the daemon if it runs and returns when it is gone.
+func endDaemon(ctx context.Context, d daemon) error {
+	process, err := d.find()
+	if err != nil || process == nil {
+		return err
+	}
+	if err := end(ctx, process, 15*time.Second); err != nil {
+		return fmt.Errorf("stop %s: %w", d.program, err)
+	}
+	return nil
+}
+
 // findAll returns the processes whose command line match accepts.
 func findAll(match func(argv []string) bool) ([]*os.Process, error) {
 	entries, err := os.ReadDir("/proc")
