@@ -6,29 +6,50 @@ import (
 	"sync/atomic"
 )
 
-// countingListener counts the connections that it accepts, and those that are
-// still open.
-type countingListener struct {
+// trackingListener counts the connections that it accepts and knows those that
+// are still open.
+type trackingListener struct {
 	net.Listener
-	accepted, open atomic.Int64
+	accepted atomic.Int64
+
+	mu   sync.Mutex
+	open map[*trackedConn]struct{}
 }
 
-func (l *countingListener) Accept() (net.Conn, error) {
+func (l *trackingListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	l.accepted.Add(1)
-	l.open.Add(1)
-	return &countedConn{Conn: conn, closed: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+	tracked := &trackedConn{Conn: conn, listener: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == nil {
+		l.open = make(map[*trackedConn]struct{})
+	}
+	l.open[tracked] = struct{}{}
+	return tracked, nil
 }
 
-type countedConn struct {
+func (l *trackingListener) openConns() []*trackedConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	conns := make([]*trackedConn, 0, len(l.open))
+	for conn := range l.open {
+		conns = append(conns, conn)
+	}
+	return conns
+}
+
+type trackedConn struct {
 	net.Conn
-	closed func()
+	listener *trackingListener
 }
 
-func (c *countedConn) Close() error {
-	c.closed()
+func (c *trackedConn) Close() error {
+	c.listener.mu.Lock()
+	delete(c.listener.open, c)
+	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }

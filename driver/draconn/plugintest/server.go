@@ -52,7 +52,7 @@ type Server struct {
 	endpoint string
 	config   Config
 	grpc     *grpc.Server
-	listener *countingListener
+	listener *trackingListener
 	served   chan struct{}
 	stopping context.Context
 	stop     context.CancelFunc
@@ -79,7 +79,7 @@ func Start(endpoint string, config Config) (*Server, error) {
 		endpoint: endpoint,
 		config:   config,
 		grpc:     grpc.NewServer(),
-		listener: &countingListener{Listener: listener},
+		listener: &trackingListener{Listener: listener},
 		served:   make(chan struct{}),
 		changed:  make(chan struct{}),
 	}
@@ -135,7 +135,15 @@ func (s *Server) Kill() {
 func (s *Server) Accepted() int { return int(s.listener.accepted.Load()) }
 
 // Open is how many accepted connections are open now.
-func (s *Server) Open() int { return int(s.listener.open.Load()) }
+func (s *Server) Open() int { return len(s.listener.openConns()) }
+
+// Disconnect breaks all open connections, as a plugin does that ends, and goes
+// on serving new ones.
+func (s *Server) Disconnect() {
+	for _, conn := range s.listener.openConns() {
+		_ = conn.Close() // breaking it is the purpose, and closing twice is harmless
+	}
+}
 
 // Prepares is how many calls of NodePrepareResources have been served.
 func (s *Server) Prepares() int { return int(s.prepares.Load()) }

@@ -1,0 +1,5 @@
+//go:build !race
+
+package connections
+
+const raceDetector = false
