@@ -1,0 +1,148 @@
+package install
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/manifests"
+)
+
+func testObjects(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := manifests.Objects(manifests.Values{DriverImage: "driver", TrainerImage: "trainer", GPUs: GPUs{}.String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func TestEveryKindOfTheManifestsIsKnown(t *testing.T) {
+	for _, o := range testObjects(t) {
+		_, namespaced, err := resourceOf(o.GroupVersionKind())
+		if err != nil {
+			t.Error(err)
+		}
+		if namespaced != (o.GetNamespace() != "") {
+			t.Errorf("%s %q: namespace %q, but the kind is namespaced: %t", o.GetKind(), o.GetName(), o.GetNamespace(), namespaced)
+		}
+	}
+	if _, _, err := resourceOf(schema.GroupVersionKind{Version: "v1", Kind: "Secret"}); err == nil {
+		t.Error("a kind that no manifest has is known, want an error")
+	}
+}
+
+func TestManifestsUseTheNamesOfTheAPI(t *testing.T) {
+	// The manifests are plain YAML, so nothing but this keeps them in step
+	// with the names that driver and lab use.
+	text, err := json.Marshal(testObjects(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"kind":"DeviceClass","metadata":{"labels":{"app.kubernetes.io/part-of":"dra-lab"},"name":"` + api.DeviceClassName + `"}`,
+		`"device.driver == \"` + api.DriverName + `\""`,
+		`"namespace":"` + api.Namespace + `"`,
+		`"app.kubernetes.io/name":"` + api.AppLabel + `"`,
+		`"name":"` + api.DaemonSetName + `"`,
+		`"path":"` + api.PathReady + `"`,
+		`"path":"` + api.PathLive + `"`,
+		`"mountPath":"` + api.PluginDir + `"`,
+		`"mountPath":"` + api.RegistrarDir + `"`,
+		`"mountPath":"` + api.CDIDir + `"`,
+		`"mountPath":"` + api.HardwareDir + `"`,
+		`"` + gpuLabel + `":"simulated"`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("manifests lack %s", want)
+		}
+	}
+}
+
+func TestApplyKeepsTheOrderAndOwnsItsFields(t *testing.T) {
+	// Given an API server that gives the DaemonSet generation 7,
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	var got []string
+	client.PrependReactor("patch", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch, ok := action.(clienttesting.PatchActionImpl)
+		if !ok {
+			t.Fatalf("unexpected action %T", action)
+		}
+		if o := patch.PatchOptions; o.FieldManager != fieldManager || o.Force == nil || !*o.Force {
+			t.Errorf("patch options %+v, want manager %s by force", o, fieldManager)
+		}
+		got = append(got, patch.GetResource().Resource+"/"+patch.Name)
+		object := &unstructured.Unstructured{}
+		if err := json.Unmarshal(patch.Patch, &object.Object); err != nil {
+			t.Fatal(err)
+		}
+		if patch.GetResource().Resource == "daemonsets" {
+			object.SetGeneration(7)
+		}
+		return true, object, nil
+	})
+
+	// when the objects for two nodes are applied,
+	directory := artifacts(t)
+	built, err := build(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := installer{}.objects(built, []string{"one", "two"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := clients{dynamic: client}.apply(t.Context(), objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// then labels come first, the DaemonSet last, and its generation is known.
+	want := []string{
+		"nodes/one", "nodes/two", "namespaces/dra-lab", "serviceaccounts/dra-lab-driver",
+		"clusterroles/dra-lab-driver", "clusterrolebindings/dra-lab-driver",
+		"validatingadmissionpolicies/resourceslices.gpu.lab.example",
+		"validatingadmissionpolicybindings/resourceslices.gpu.lab.example",
+		"deviceclasses/gpu.lab.example", "configmaps/lab", "daemonsets/driver",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("applied (-want +got):\n%s", diff)
+	}
+	if result.driverGeneration != 7 {
+		t.Errorf("generation %d, want 7", result.driverGeneration)
+	}
+}
+
+func TestGPUsGoToWorkersOrToTheOnlyNode(t *testing.T) {
+	control := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}}}
+	two := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}}
+	one := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	if diff := cmp.Diff([]string{"one", "two"}, choose([]corev1.Node{two, control, one})); diff != "" {
+		t.Errorf("with workers (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"control"}, choose([]corev1.Node{control})); diff != "" {
+		t.Errorf("without workers (-want +got):\n%s", diff)
+	}
+}
+
+func TestImagesOfDriverAndTrainerAreApart(t *testing.T) {
+	built, err := build(artifacts(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, prefix := range []string{driverRepository + ":", trainerRepository + ":"} {
+		if ref := built.list()[i].Ref(); !strings.HasPrefix(ref, prefix) {
+			t.Errorf("reference %q, want one that begins with %q", ref, prefix)
+		}
+	}
+}

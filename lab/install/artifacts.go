@@ -1,0 +1,69 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/dra-lab/dra-lab/lab/install/internal/image"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+)
+
+// Programs that the images are made of, by their names in a directory of
+// artifacts.
+const (
+	driverProgram  = "driver"
+	trainerProgram = "trainer"
+)
+
+// Repositories of the lab's images. They are in no registry.
+const (
+	driverRepository  = "docker.io/dra-lab/driver"
+	trainerRepository = "docker.io/dra-lab/trainer"
+)
+
+// FindArtifacts returns the directory of the running program if driver and
+// trainer are in it, else an error with the cure.
+func FindArtifacts() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the lab's own program: %w", err)
+	}
+	directory := filepath.Dir(self)
+	for _, program := range []string{driverProgram, trainerProgram} {
+		if _, err := os.Stat(filepath.Join(directory, program)); err != nil {
+			return "", unbuilt(fmt.Errorf("find the program %s: %w", program, err))
+		}
+	}
+	return directory, nil
+}
+
+// unbuilt adds the cure to an error about a program that is not there.
+func unbuilt(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return ui.WithHint(err, "make build")
+	}
+	return err
+}
+
+// images are the two that the lab needs.
+type images struct {
+	driver, trainer *image.Image
+}
+
+func (i images) list() []*image.Image { return []*image.Image{i.driver, i.trainer} }
+
+// build makes the images of the programs in directory.
+func build(directory string) (images, error) {
+	driver, err := image.Build(driverRepository, filepath.Join(directory, driverProgram))
+	if err != nil {
+		return images{}, unbuilt(err)
+	}
+	trainer, err := image.Build(trainerRepository, filepath.Join(directory, trainerProgram))
+	if err != nil {
+		return images{}, unbuilt(err)
+	}
+	return images{driver: driver, trainer: trainer}, nil
+}

@@ -1,0 +1,134 @@
+package install
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+)
+
+// goal is when the driver serves.
+type goal struct {
+	nodes      []string // each of which has to have a ready driver and slices
+	devices    int      // on each node
+	image      string   // that the driver's Pods run
+	generation int64    // of the DaemonSet, which its controller has to have seen
+}
+
+// scene is what the API server shows of the driver.
+type scene struct {
+	driver *appsv1.DaemonSet // nil: not there yet
+	pods   []*corev1.Pod
+	slices []*resourcev1.ResourceSlice
+}
+
+// verdict compares scene and goal. missing says what is not as it has to be,
+// one phrase a node at most; it is empty when all is. A Pod that will not
+// start, however long one waits, is an error.
+func (g goal) verdict(s scene) (missing []string, err error) {
+	for _, node := range g.nodes {
+		pods := g.podsOn(node, s.pods)
+		for _, pod := range pods {
+			if hopeless(pod) {
+				return nil, &podError{node: node, pod: pod}
+			}
+		}
+		if state := g.podState(pods); state != "" {
+			missing = append(missing, node+": "+state)
+		} else if state := g.sliceState(node, s.slices); state != "" {
+			missing = append(missing, node+": "+state)
+		}
+	}
+	if state := g.rolloutState(s.driver); state != "" && len(missing) == 0 {
+		missing = append(missing, state)
+	}
+	return missing, nil
+}
+
+// podsOn lists the driver's Pods on node that are not on their way out.
+func (g goal) podsOn(node string, pods []*corev1.Pod) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
+		return p.Spec.NodeName != node || p.DeletionTimestamp != nil
+	})
+}
+
+// podState is empty when the one Pod that is left on a node is ready and new.
+func (g goal) podState(pods []*corev1.Pod) string {
+	switch len(pods) {
+	case 0:
+		return "no driver Pod yet"
+	case 1:
+	default:
+		return "the old driver Pod is still there"
+	}
+	pod := pods[0]
+	if len(pod.Spec.Containers) == 0 || pod.Spec.Containers[0].Image != g.image {
+		return "the old driver Pod is still there"
+	}
+	if !podReady(pod) {
+		return describe(pod)
+	}
+	return ""
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// rolloutState catches changes of the DaemonSet that the Pods' image does not
+// show.
+func (g goal) rolloutState(driver *appsv1.DaemonSet) string {
+	switch {
+	case driver == nil || driver.Status.ObservedGeneration < g.generation:
+		return "the DaemonSet has not been looked at yet"
+	case driver.Status.UpdatedNumberScheduled < driver.Status.DesiredNumberScheduled:
+		return fmt.Sprintf("%d of %d driver Pods are new", driver.Status.UpdatedNumberScheduled, driver.Status.DesiredNumberScheduled)
+	}
+	return ""
+}
+
+// sliceState is empty when the node's pool is complete: all slices of its
+// newest generation are there and have all devices.
+func (g goal) sliceState(node string, all []*resourcev1.ResourceSlice) string {
+	pool := newest(node, all)
+	if len(pool) == 0 {
+		return "no ResourceSlice yet"
+	}
+	if want := int(pool[0].Spec.Pool.ResourceSliceCount); len(pool) != want {
+		return fmt.Sprintf("%d of %d ResourceSlices", len(pool), want)
+	}
+	devices := 0
+	for _, s := range pool {
+		devices += len(s.Spec.Devices)
+	}
+	if devices != g.devices {
+		return fmt.Sprintf("%d of %d devices", devices, g.devices)
+	}
+	return ""
+}
+
+// newest returns the driver's slices on node that have the highest generation
+// of their pool, by name.
+func newest(node string, all []*resourcev1.ResourceSlice) []*resourcev1.ResourceSlice {
+	var found []*resourcev1.ResourceSlice
+	for _, s := range all {
+		if s.Spec.Driver != api.DriverName || s.Spec.NodeName == nil || *s.Spec.NodeName != node {
+			continue
+		}
+		switch {
+		case len(found) == 0 || s.Spec.Pool.Generation > found[0].Spec.Pool.Generation:
+			found = []*resourcev1.ResourceSlice{s}
+		case s.Spec.Pool.Generation == found[0].Spec.Pool.Generation:
+			found = append(found, s)
+		}
+	}
+	slices.SortFunc(found, func(a, b *resourcev1.ResourceSlice) int { return strings.Compare(a.Name, b.Name) })
+	return found
+}

@@ -1,0 +1,64 @@
+package install
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+)
+
+func TestParseGPUs(t *testing.T) {
+	for _, c := range []struct {
+		in, want string
+		count    int
+	}{
+		{"", "simulated=h100:4", 4},
+		{"auto", "simulated=h100:4", 4},
+		{"simulated", "simulated=h100:4", 4},
+		{"simulated=a100:8", "simulated=a100:8", 8},
+		{"simulated=h100:2,t4:1", "simulated=h100:2,t4:1", 3},
+	} {
+		t.Run(c.in, func(t *testing.T) {
+			got, err := ParseGPUs(c.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != c.want || got.count() != c.count {
+				t.Errorf("%s with %d GPUs, want %s with %d", got, got.count(), c.want, c.count)
+			}
+			file, err := got.file()
+			if err != nil {
+				t.Fatal(err)
+			}
+			inventory, err := api.ParseInventory(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if "simulated="+inventory.String() != c.want {
+				t.Errorf("file %q, want what %s says", file, c.want)
+			}
+		})
+	}
+}
+
+func TestWrongGPUsAreUsageErrorsWithAnExample(t *testing.T) {
+	for in, want := range map[string]string{
+		"simulated=h1000:4": `unknown profile "h1000"`,
+		"simulated=":        `unknown profile ""`,
+		"simulated=h100:0":  "count 0",
+		"simulated=h100:x":  `count "x" is not a number`,
+		"passthrough":       "not there yet",
+		"real":              `unknown mode "real"`,
+	} {
+		t.Run(in, func(t *testing.T) {
+			_, err := ParseGPUs(in)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Fatalf("error %v, want one with %q", err, want)
+			}
+			if ui.Status(err) != ui.StatusUsage || !strings.Contains(ui.Hint(err), "simulated=h100:4") {
+				t.Errorf("status %d, hint %q, want a usage error with an example", ui.Status(err), ui.Hint(err))
+			}
+		})
+	}
+}
