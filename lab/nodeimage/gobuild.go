@@ -1,0 +1,223 @@
+package nodeimage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+)
+
+// A program is a set of commands out of one Go module.
+type program struct {
+	name     string // of the step
+	title    string // what the user is told: "containerd v2.4.2"
+	module   string
+	version  string
+	packages []string // relative to the module; "" is its root
+	tags     []string
+	ldflags  string
+	cgo      bool // linked statically against the host's C libraries
+	staging  bool // Kubernetes: the module's replace block points into its own tree
+}
+
+// step returns the step that builds p. Its output holds one file per package.
+func (p program) step(tools goTools) step {
+	return step{
+		name:  p.name,
+		title: "building " + p.title + " from source",
+		inputs: slices.Concat(
+			[]string{p.module, p.version, p.flags(), fmt.Sprint(p.cgo)}, p.packages),
+		make: func(ctx context.Context, out string, progress *ui.Step) error {
+			return p.build(ctx, tools, out, progress)
+		},
+	}
+}
+
+// flags returns the flags of "go build" as one string, for the key.
+func (p program) flags() string { return strings.Join(p.buildArgs(), " ") }
+
+func (p program) buildArgs() []string {
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false"}
+	if len(p.tags) > 0 {
+		args = append(args, "-tags", strings.Join(p.tags, ","))
+	}
+	ldflags := "-s -w"
+	if p.ldflags != "" {
+		ldflags += " " + p.ldflags
+	}
+	if p.cgo {
+		ldflags += " -extldflags -static"
+	}
+	return append(args, "-ldflags", ldflags)
+}
+
+func (p program) build(ctx context.Context, tools goTools, out string, progress *ui.Step) error {
+	dir, err := work(out)
+	if err != nil {
+		return err
+	}
+	goMod := minimalModule(p.module, p.version)
+	if p.staging {
+		progress.Update("downloading " + p.module)
+		upstream, err := tools.module(ctx, dir, p.module, p.version)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(upstream.GoMod)
+		if err != nil {
+			return fmt.Errorf("read go.mod of %s %s: %w", p.module, p.version, err)
+		}
+		if goMod, err = stagingModule(data, p.module, p.version); err != nil {
+			return fmt.Errorf("derive a module from %s %s: %w", p.module, p.version, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), goMod, 0o644); err != nil {
+		return err
+	}
+	args := append(p.buildArgs(), "-o", out+string(filepath.Separator))
+	for _, pkg := range p.packages {
+		args = append(args, strings.TrimSuffix(p.module+"/"+pkg, "/"))
+	}
+	cmd := tools.command(ctx, dir, p.cgo, args...)
+	compiled := 0
+	_, err = run(ctx, cmd, func(line string) {
+		if pkg, ok := compiledPackage(line); ok {
+			compiled++
+			progress.Update(fmt.Sprintf("compiling %s (%d packages)", pkg, compiled))
+		} else if what, ok := strings.CutPrefix(line, "go: downloading "); ok {
+			progress.Update("downloading " + what)
+		}
+	})
+	if err != nil {
+		return classifyModuleError(p.module, p.version, err)
+	}
+	return nil
+}
+
+// compiledPackage recognises the lines that "go build -v" writes: one import
+// path per package that it compiles.
+func compiledPackage(line string) (string, bool) {
+	if line == "" || strings.ContainsAny(line, " \t:#") {
+		return "", false
+	}
+	return line, true
+}
+
+// minimalModule is a go.mod that needs nothing but one version of a module.
+// The go line is the one that makes Go select the versions which the module
+// itself lists.
+func minimalModule(module, version string) []byte {
+	return fmt.Appendf(nil, "module %s\n\ngo 1.26.0\n\nrequire %s %s\n", ownModule(module), module, version)
+}
+
+// ownModule names the module that builds another one.
+func ownModule(module string) string {
+	return "dra-lab.invalid/" + filepath.Base(strings.TrimSuffix(module, "/v2"))
+}
+
+// stagingModule derives a module that builds Kubernetes from outside. Upstream
+// replaces k8s.io/api and its like by directories of its own tree, which a
+// module download does not hold; the same code is published as k8s.io/api
+// v0.X.Y for Kubernetes v1.X.Y.
+func stagingModule(upstream []byte, module, version string) ([]byte, error) {
+	staging, err := stagingVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "module %s\n\n", ownModule(module))
+	replaced := 0
+	var replaces bytes.Buffer
+	for line := range strings.Lines(string(upstream)) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "go "), strings.HasPrefix(line, "godebug default="):
+			fmt.Fprintln(&out, line)
+		case strings.Contains(line, "=> ./staging/src/"):
+			line = strings.TrimPrefix(line, "replace ")
+			old, target, _ := strings.Cut(line, " => ./staging/src/")
+			fmt.Fprintf(&replaces, "\t%s => %s %s\n", old, target, staging)
+			replaced++
+		}
+	}
+	if replaced == 0 {
+		return nil, errors.New("go.mod replaces nothing by ./staging")
+	}
+	fmt.Fprintf(&out, "\nrequire %s %s\n\nreplace (\n%s)\n", module, version, replaces.String())
+	return out.Bytes(), nil
+}
+
+// stagingVersion turns v1.37.2 into v0.37.2.
+func stagingVersion(version string) (string, error) {
+	rest, ok := strings.CutPrefix(version, "v1.")
+	if !ok {
+		return "", fmt.Errorf("version %q does not start with v1", version)
+	}
+	return "v0." + rest, nil
+}
+
+// goTools runs the host's Go with settings of our own, so that what the user
+// has set for other work (GOFLAGS, a workspace) changes nothing here. GOPROXY
+// and the like are the user's.
+type goTools struct {
+	buildCache string // GOCACHE
+}
+
+// command returns "go args..." to be run in dir, or outside of any module if
+// dir is "".
+func (g goTools) command(ctx context.Context, dir string, cgo bool, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	if dir == "" {
+		cmd.Dir = "/" // not where the user happens to stand: there may be a module
+	}
+	cmd.Env = append(os.Environ(),
+		"GOFLAGS=-mod=mod",
+		"GOWORK=off",
+		"GO111MODULE=on",
+		"GOOS=", "GOARCH=", "GOEXPERIMENT=",
+		"CGO_ENABLED=0",
+	)
+	if g.buildCache != "" {
+		cmd.Env = append(cmd.Env, "GOCACHE="+g.buildCache)
+	}
+	if cgo {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
+	}
+	if dir != "" {
+		// A killed go build leaves its work directory: let it lie where we
+		// clean up anyway.
+		cmd.Env = append(cmd.Env, "GOTMPDIR="+dir)
+	}
+	return cmd
+}
+
+// goModule is what "go mod download -json" says about a module.
+type goModule struct {
+	Version, Dir, GoMod, Error string
+}
+
+// module downloads a module, if need be, and says where it lies.
+func (g goTools) module(ctx context.Context, dir, module, version string) (goModule, error) {
+	cmd := g.command(ctx, dir, false, "mod", "download", "-json", module+"@"+version)
+	out, err := run(ctx, cmd, nil)
+	var m goModule
+	if jsonErr := json.Unmarshal([]byte(out), &m); jsonErr == nil && m.Error != "" {
+		return goModule{}, classifyModuleError(module, version, errors.New(m.Error))
+	}
+	if err != nil {
+		return goModule{}, classifyModuleError(module, version, err)
+	}
+	if m.Dir == "" {
+		return goModule{}, fmt.Errorf("download %s %s: go did not say where it lies", module, version)
+	}
+	return m, nil
+}
