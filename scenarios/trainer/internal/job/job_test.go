@@ -42,7 +42,7 @@ func TestAllRanksEndAsTheReference(t *testing.T) {
 }
 
 func TestTrainingLearns(t *testing.T) {
-	result, err := Reference(Settings{World: 2, Seed: 1, Points: 3000, Hidden: 64, Batch: 512, Steps: 400, Rate: 0.4})
+	result, err := Reference(Settings{World: 2, Seed: 1, Points: 1000, Hidden: 32, Batch: 128, Steps: 500, Rate: 0.4})
 	if err != nil {
 		t.Fatal(err)
 	}

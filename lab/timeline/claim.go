@@ -1,0 +1,90 @@
+package timeline
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// claimChange says what it means that a claim was old and is now. old is nil
+// for a new claim, now is nil for one that is gone.
+func claimChange(old, now *resourcev1.ResourceClaim, at time.Time) []Event {
+	if now == nil {
+		return []Event{{
+			Time: at, Source: SourceWatch, Component: APIServer, Kind: ClaimGone, Pod: claimOwner(old), Claim: old.Name,
+			Text: fmt.Sprintf("claim %s is gone", old.Name),
+		}}
+	}
+	c := claimDiff{now: now, at: at}
+	if old == nil {
+		c.created()
+		old = &resourcev1.ResourceClaim{}
+	}
+	c.allocation(old)
+	c.reservation(old)
+	return c.events
+}
+
+type claimDiff struct {
+	now    *resourcev1.ResourceClaim
+	at     time.Time
+	events []Event
+}
+
+func (c *claimDiff) add(e Event, format string, args ...any) {
+	e.Time, e.Source, e.Claim = c.at, SourceWatch, c.now.Name
+	if e.Pod == "" {
+		e.Pod = claimOwner(c.now)
+	}
+	e.Text = "claim " + c.now.Name + ": " + fmt.Sprintf(format, args...)
+	c.events = append(c.events, e)
+}
+
+func (c *claimDiff) created() {
+	if owner := metav1.GetControllerOf(c.now); owner != nil {
+		c.add(Event{Component: ControllerManager, Kind: ClaimCreated}, "created from the template for %s %s", owner.Kind, owner.Name)
+		return
+	}
+	c.add(Event{Component: User, Kind: ClaimCreated}, "created")
+}
+
+func (c *claimDiff) allocation(old *resourcev1.ResourceClaim) {
+	before, after := old.Status.Allocation, c.now.Status.Allocation
+	switch {
+	case before == nil && after != nil:
+		for _, result := range after.Devices.Results {
+			c.add(Event{Component: Scheduler, Kind: ClaimAllocated, Node: result.Pool, Device: result.Device, Detail: result.Request},
+				"allocated %s of %s", result.Device, result.Pool)
+		}
+	case before != nil && after == nil:
+		c.add(Event{Component: ControllerManager, Kind: ClaimDeallocated}, "deallocated")
+	}
+}
+
+func (c *claimDiff) reservation(old *resourcev1.ResourceClaim) {
+	for _, consumer := range c.now.Status.ReservedFor {
+		if !isReservedFor(old, consumer) {
+			c.add(Event{Component: Scheduler, Kind: ClaimReserved, Pod: consumer.Name}, "reserved for %s %s", consumer.Resource, consumer.Name)
+		}
+	}
+	for _, consumer := range old.Status.ReservedFor {
+		if !isReservedFor(c.now, consumer) {
+			c.add(Event{Component: ControllerManager, Kind: ClaimUnreserved, Pod: consumer.Name}, "no longer reserved for %s %s", consumer.Resource, consumer.Name)
+		}
+	}
+}
+
+func isReservedFor(claim *resourcev1.ResourceClaim, consumer resourcev1.ResourceClaimConsumerReference) bool {
+	return slices.ContainsFunc(claim.Status.ReservedFor, func(c resourcev1.ResourceClaimConsumerReference) bool { return c.UID == consumer.UID })
+}
+
+// claimOwner is the Pod that a claim was made for.
+func claimOwner(claim *resourcev1.ResourceClaim) string {
+	if owner := metav1.GetControllerOf(claim); owner != nil && owner.Kind == "Pod" {
+		return owner.Name
+	}
+	return ""
+}
