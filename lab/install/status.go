@@ -14,6 +14,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/cluster"
@@ -105,7 +106,7 @@ func (c clients) observe(ctx context.Context, ask func(context.Context, corev1.P
 	o := observation{answers: map[string]api.DriverStatus{}}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		version, err := c.kubernetes.Discovery().ServerVersion()
+		version, err := discovery.ToServerVersionInterfaceWithContext(c.kubernetes.Discovery()).ServerVersionWithContext(ctx)
 		if err != nil {
 			return fmt.Errorf("ask for the version: %w", err)
 		}
