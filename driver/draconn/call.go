@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 // Prepare calls NodePrepareResources. Failures of single claims are in the
@@ -66,6 +67,20 @@ func (c *Conn) unprepareAgain(ctx context.Context, req *drav1.NodeUnprepareResou
 func (c *Conn) Ping(ctx context.Context) error {
 	_, err := c.Prepare(ctx, &drav1.NodePrepareResourcesRequest{})
 	return err
+}
+
+// Info asks what the plugin registers as. It is the service of a registration
+// socket, which is another endpoint than the one that prepares claims; a plugin
+// may serve both on one.
+func (c *Conn) Info(ctx context.Context) (*registration.PluginInfo, error) {
+	info, err := c.registration.GetInfo(ctx, &registration.InfoRequest{})
+	if isUnimplemented(err) {
+		err = &serviceError{status: err, services: []string{"pluginregistration.Registration"}}
+	}
+	if err != nil {
+		return nil, c.wrap("GetInfo", err)
+	}
+	return info, nil
 }
 
 // errNoVersion is the answer to a call of a service that the plugin's

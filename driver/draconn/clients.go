@@ -11,6 +11,7 @@ import (
 	healthv1alpha1 "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	drav1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 // clients are the stubs of a connection. They are made once and then only read;
@@ -18,13 +19,15 @@ import (
 type clients struct {
 	plugin versions[drav1.DRAPluginClient]
 	health versions[healthv1.DRAResourceHealthClient]
+	// registration has one version, whatever Kubernetes.
+	registration registration.RegistrationClient
 }
 
 // newClients makes the stubs of every version that the plugin may have: all of
 // them, or those of the given services if they are known.
 func newClients(cc grpc.ClientConnInterface, services []string, known bool) clients {
 	offered := func(service string) bool { return !known || slices.Contains(services, service) }
-	var c clients
+	c := clients{registration: registration.NewRegistrationClient(cc)}
 	if offered(drav1.DRAPluginService) {
 		c.plugin.add(drav1.DRAPluginService, drav1.NewDRAPluginClient(cc))
 	}

@@ -56,7 +56,7 @@ func Open(ctx context.Context, endpoint string, opts ...Option) (*Conn, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("open %q: %w", endpoint, err)
 	}
-	var o options
+	o := options{maxBackoff: maxBackoff}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -89,7 +89,7 @@ func Open(ctx context.Context, endpoint string, opts ...Option) (*Conn, error) {
 		// notice the plugin's restart until the next call.
 		grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: baseBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
+			Backoff:           backoff.Config{BaseDelay: baseBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: max(baseBackoff, o.maxBackoff)},
 			MinConnectTimeout: handshakeTimeout,
 		}),
 		// No keepalive: the kernel reports the death of a local peer at once,

@@ -15,8 +15,8 @@
 // and remembered.
 //
 // Connections end: the plugin restarts, its socket is removed and made anew.
-// The one gRPC connection outlives that, and reconnects by itself within half a
-// second. A call made while there is no connection fails at once with code
+// The one gRPC connection outlives that, and reconnects by itself, after half a
+// second at most. A call made while there is no connection fails at once with code
 // Unavailable, as it does in the kubelet; nothing is queued, nothing is retried.
 //
 // The package never logs and never reads the API server.

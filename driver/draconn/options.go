@@ -3,6 +3,7 @@ package draconn
 import (
 	"context"
 	"net"
+	"time"
 )
 
 // Option changes what [Open] does by default.
@@ -12,6 +13,7 @@ type options struct {
 	services    []string
 	haveService bool
 	onChange    func(Change)
+	maxBackoff  time.Duration
 	dial        func(context.Context) (net.Conn, error)
 }
 
@@ -44,4 +46,11 @@ func OnChange(f func(Change)) Option {
 // meaning.
 func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
+}
+
+// WithBackoff bounds the time between two attempts to connect, at least 20 ms.
+// The default, 500 ms, suits connect(2); a dialer that costs more may want to
+// dial less often.
+func WithBackoff(longest time.Duration) Option {
+	return func(o *options) { o.maxBackoff = longest }
 }
