@@ -91,9 +91,15 @@ func removeBridges(prefix string) error {
 	return errs
 }
 
+// isBridge asks the kernel; /sys may show another network namespace.
 func isBridge(name string) bool {
-	_, err := os.Stat("/sys/class/net/" + name + "/bridge")
-	return err == nil
+	return withControlSocket(func(fd int) error {
+		info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
+		if err == nil && unix.ByteSliceToString(info.Driver[:]) != "bridge" {
+			err = errors.New("no bridge")
+		}
+		return err
+	}) == nil
 }
 
 func withControlSocket(do func(fd int) error) error {
@@ -149,7 +155,7 @@ func freeRange(ourPrefix string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
 	}
 	defer f.Close()
-	taken, err := parseRoutes(f, ourPrefix)
+	routes, err := parseRoutes(f)
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
 	}
@@ -158,8 +164,9 @@ func freeRange(ourPrefix string) (netip.Prefix, error) {
 	for third := byte(213); third < 240; third++ {
 		candidate := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, third, 0, 0}), 16)
 		free := true
-		for _, t := range taken {
-			free = free && !t.Overlaps(candidate)
+		for _, r := range routes {
+			elsewhere := r.to.Bits() == 0 || strings.HasPrefix(r.device, ourPrefix)
+			free = free && (elsewhere || !r.to.Overlaps(candidate))
 		}
 		if free {
 			return candidate, nil
@@ -168,14 +175,19 @@ func freeRange(ourPrefix string) (netip.Prefix, error) {
 	return netip.Prefix{}, errors.New("find free address range: every one from 10.213.0.0/16 to 10.239.0.0/16 has a route")
 }
 
-// parseRoutes reads the kernel's IPv4 routing table, without the default route
-// and the routes over interfaces whose name begins with skip.
-func parseRoutes(table io.Reader, skip string) ([]netip.Prefix, error) {
-	var routes []netip.Prefix
+// route is a line of the kernel's routing table.
+type route struct {
+	device string
+	to     netip.Prefix
+}
+
+// parseRoutes reads the kernel's IPv4 routing table.
+func parseRoutes(table io.Reader) ([]route, error) {
+	var routes []route
 	lines := bufio.NewScanner(table)
 	for first := true; lines.Scan(); first = false {
 		fields := strings.Fields(lines.Text())
-		if first || len(fields) < 8 || strings.HasPrefix(fields[0], skip) {
+		if first || len(fields) < 8 {
 			continue
 		}
 		address, err := littleEndian(fields[1])
@@ -187,12 +199,33 @@ func parseRoutes(table io.Reader, skip string) ([]netip.Prefix, error) {
 			return nil, err
 		}
 		bits, _ := net.IPMask(mask[:]).Size()
-		if bits == 0 {
-			continue
-		}
-		routes = append(routes, netip.PrefixFrom(netip.AddrFrom4(address), bits))
+		routes = append(routes, route{device: fields[0], to: netip.PrefixFrom(netip.AddrFrom4(address), bits)})
 	}
 	return routes, lines.Err()
+}
+
+// uplinkMTU returns the size of packets that the way out of this host takes,
+// and 0 where Docker's own choice of 1500 is right: containers that send larger
+// ones than the host can would lose them.
+func uplinkMTU() int {
+	f, err := os.Open("/proc/net/route")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	routes, err := parseRoutes(f)
+	if err != nil {
+		return 0
+	}
+	for _, r := range routes {
+		if r.to.Bits() != 0 {
+			continue
+		}
+		if i, err := net.InterfaceByName(r.device); err == nil && i.MTU >= 1280 && i.MTU < 1500 {
+			return i.MTU
+		}
+	}
+	return 0
 }
 
 func littleEndian(word string) ([4]byte, error) {

@@ -137,11 +137,11 @@ func (f Facts) checkCgroups() Check {
 	case 1:
 		c.Status = StatusWarn
 		c.Detail = "version 1, which Kubernetes is giving up; the lab works around that"
-		c.Cure = `sed -i 's/^GRUB_CMDLINE_LINUX="/&systemd.unified_cgroup_hierarchy=1 /' /etc/default/grub && update-grub && reboot`
+		c.Cure = f.sudo() + `sh -c "sed -i 's/^GRUB_CMDLINE_LINUX=./&systemd.unified_cgroup_hierarchy=1 /' /etc/default/grub && update-grub && reboot"`
 	case 0:
 		c.Status = StatusFail
 		c.Detail = "not mounted"
-		c.Cure = "mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+		c.Cure = f.sudo() + "mount -t cgroup2 cgroup2 /sys/fs/cgroup"
 	}
 	return c
 }
@@ -167,7 +167,7 @@ func (f Facts) checkInotify() Check {
 	if f.InotifyInstances < enoughInstances || f.InotifyWatches < enoughWatches {
 		c.Status = StatusWarn
 		c.Detail += "; with many nodes, some fail with \"too many open files\""
-		c.Cure = fmt.Sprintf("sudo sysctl -w fs.inotify.max_user_instances=%d fs.inotify.max_user_watches=%d",
+		c.Cure = f.sudo() + fmt.Sprintf("sysctl -w fs.inotify.max_user_instances=%d fs.inotify.max_user_watches=%d",
 			max(enoughInstances, f.InotifyInstances), max(524288, f.InotifyWatches))
 	}
 	return c
@@ -175,7 +175,7 @@ func (f Facts) checkInotify() Check {
 
 func (f Facts) checkMemory() Check {
 	c := Check{Name: "memory", Status: StatusOK, Detail: fmt.Sprintf("%s of %s available", gigabytes(f.Available), gigabytes(f.Memory))}
-	swap := "sudo fallocate -l 8G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile && sudo swapon /swapfile"
+	swap := f.sudo() + "sh -c 'fallocate -l 8G /swapfile && chmod 600 /swapfile && mkswap /swapfile && swapon /swapfile'"
 	switch {
 	case f.Available < leastMemory:
 		c.Status, c.Cure = StatusFail, swap
@@ -222,11 +222,11 @@ func (f Facts) checkGPU() Check {
 	case g.Driver != "":
 		c.Status = StatusWarn
 		c.Detail = fmt.Sprintf("NVIDIA driver %s is loaded, but its device files are missing", g.Driver)
-		c.Cure = "sudo nvidia-modprobe -c=0 -u"
+		c.Cure = f.sudo() + "nvidia-modprobe -c=0 -u"
 	case len(g.Devices) > 0:
 		c.Status = StatusWarn
 		c.Detail = fmt.Sprintf("%d device files, but NVIDIA's driver is not loaded", len(g.Devices))
-		c.Cure = "sudo modprobe nvidia"
+		c.Cure = f.sudo() + "modprobe nvidia"
 	default:
 		c.Detail = "none; the lab simulates them"
 	}
@@ -275,14 +275,20 @@ func (f Facts) checkPackages() Check {
 	case len(f.Packages) > 0:
 		c.Status = StatusWarn
 		c.Detail = "missing, to build a node image where none can be pulled: " + strings.Join(f.Packages, " ")
-		c.Cure = "apt-get install -y --no-install-recommends " + strings.Join(f.Packages, " ")
+		c.Cure = f.sudo() + "apt-get install -y --no-install-recommends " + strings.Join(f.Packages, " ")
 		if f.Root {
 			c.Detail += "; the lab installs them when it needs them"
-		} else {
-			c.Cure = "sudo " + c.Cure
 		}
 	}
 	return c
+}
+
+// sudo is what a command for root begins with.
+func (f Facts) sudo() string {
+	if f.Root {
+		return ""
+	}
+	return "sudo "
 }
 
 // gigabytes formats bytes as disks and memory are sold.

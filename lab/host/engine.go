@@ -2,11 +2,13 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -72,20 +74,38 @@ func (e *Engine) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// output runs a command and returns its stdout; its error has the last line of
-// what the command said on stderr.
+// commandError is a call of an engine's command line that failed.
+type commandError struct {
+	args []string
+	said string // on stderr, all of it
+	err  error
+}
+
+func (e *commandError) Error() string {
+	return fmt.Sprintf("%s: %s", strings.Join(e.args[:min(2, len(e.args))], " "), cmp.Or(gist(e.said), e.err.Error()))
+}
+
+func (e *commandError) Unwrap() error { return e.err }
+
+// gist returns the last line that says something; engines like to close with
+// where help is to be had.
+func gist(said string) string {
+	for _, line := range slices.Backward(strings.Split(said, "\n")) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "See '") && !strings.HasPrefix(line, "Run '") {
+			return line
+		}
+	}
+	return ""
+}
+
+// output runs a command and returns its stdout. The error is a *commandError.
 func output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		said := strings.TrimSpace(stderr.String())
-		if i := strings.LastIndexByte(said, '\n'); i >= 0 {
-			said = said[i+1:]
-		}
-		if said != "" {
-			err = errors.Join(errors.New(said), err)
-		}
-		return stdout.String(), fmt.Errorf("run %q: %w", strings.Join(cmd.Args, " "), err)
+		args := append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...)
+		return stdout.String(), &commandError{args: args, said: stderr.String(), err: err}
 	}
 	return stdout.String(), nil
 }

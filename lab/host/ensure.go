@@ -25,10 +25,10 @@ const (
 //
 // An engine that the user named with DOCKER_HOST or KIND_EXPERIMENTAL_PROVIDER
 // is used or the cause of an error, never replaced by another one. Else it is
-// the private engine if that runs, then whichever of docker, podman and nerdctl
-// serves. If none does, root gets a private engine, with Debian's packages for
-// it installed first where they are missing; anybody else gets an error with
-// the command to run as hint.
+// the private engine if that runs or, for root, if it has a cache from earlier;
+// then whichever of docker, podman and nerdctl serves. If none does, root gets a
+// private engine, with Debian's packages for it installed first where they are
+// missing; anybody else gets an error with the command to run as hint.
 //
 // It is idempotent and may be killed at any time: the next call finishes what
 // this one began.
@@ -37,7 +37,7 @@ func EnsureEngine(ctx context.Context, u *ui.UI) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ensurer{private: p, ui: u}.ensure(ctx)
+	return ensurer{private: p, ui: u, root: os.Geteuid() == 0}.ensure(ctx)
 }
 
 // FindEngine returns the engine that EnsureEngine would, if it serves already.
@@ -58,6 +58,21 @@ func FindEngine(ctx context.Context) (*Engine, error) {
 		}
 	}
 	return nil, ui.WithHint(fmt.Errorf("find engine: %w", ErrNoEngine), "start a lab with: lab up")
+}
+
+// ResumeEngine is FindEngine for what ends a lab: if the private engine was
+// killed, perhaps by a reboot, with clusters in it, root gets it started again,
+// so that they can be removed.
+func ResumeEngine(ctx context.Context, u *ui.UI) (*Engine, error) {
+	p, err := newPrivateEngine()
+	if err != nil {
+		return nil, err
+	}
+	n := ensurer{private: p, ui: u, root: os.Geteuid() == 0}
+	if chosen := candidates(p, os.Getenv)[0]; chosen.Private && n.root && p.unfinished() && !p.serves(ctx) {
+		return n.startPrivate(ctx)
+	}
+	return FindEngine(ctx)
 }
 
 // candidate is an engine that there might be.
@@ -92,13 +107,17 @@ func candidates(p privateEngine, getenv func(string) string) []candidate {
 type ensurer struct {
 	private privateEngine
 	ui      *ui.UI
+	root    bool
 }
 
 func (n ensurer) ensure(ctx context.Context) (*Engine, error) {
 	var rejected []EngineFacts
 	for _, c := range candidates(n.private, os.Getenv) {
 		if c.Private {
-			if c.from == "" && n.private.idle() {
+			// A service that came with our packages may have started at
+			// boot, but the node images are in here.
+			cached := n.root && exists(n.private.dataRoot())
+			if c.from == "" && n.private.idle() && !cached {
 				continue // started only if nothing else serves
 			}
 			return n.startPrivate(ctx)
@@ -131,7 +150,7 @@ func (n ensurer) ensure(ctx context.Context) (*Engine, error) {
 			n.ui.Warn("the %s engine at %s is left alone: %s", facts.Kind, facts.Host, facts.Unprivileged)
 		}
 	}
-	if os.Geteuid() != 0 {
+	if !n.root {
 		return nil, noEngine(rejected, readOSRelease("/etc/os-release"), userName())
 	}
 	return n.startPrivate(ctx)
@@ -162,12 +181,12 @@ func (n ensurer) check(ctx context.Context, facts *EngineFacts) (err error) {
 func (n ensurer) startPrivate(ctx context.Context) (*Engine, error) {
 	p := n.private
 	switch {
-	case os.Geteuid() == 0:
+	case n.root:
 		if err := n.bringUp(ctx); err != nil {
 			return nil, err
 		}
 	case !p.serves(ctx):
-		return nil, ui.WithHint(fmt.Errorf("start private engine %q: not root", p.socket()), "sudo lab up")
+		return nil, ui.WithHint(fmt.Errorf("start private engine %q: not root", p.socket()), "sudo make lab-up")
 	}
 	facts := inspect(ctx, *p.engine())
 	if facts.Unreachable != "" {

@@ -78,12 +78,17 @@ func (facts *EngineFacts) ask(ctx context.Context, e Engine) error {
 		return facts.readPodman([]byte(text))
 	}
 	text, err := output(e.Command(ctx, "info", "--format", "{{json .}}"))
-	if readErr := facts.readDocker([]byte(text)); err == nil || readErr != nil && text != "" {
-		// What the engine says is clearer than the command's status.
-		return readErr
+	// The command succeeds without an engine, or fails, or fails and prints a
+	// skeleton of an answer, depending on its version.
+	readErr := facts.readDocker([]byte(text))
+	if err != nil && errors.Is(readErr, errNoAnswer) {
+		return err
 	}
-	return err
+	return readErr
 }
+
+// errNoAnswer says that what the command printed is not from an engine.
+var errNoAnswer = errors.New("no answer from an engine")
 
 // dockerHost returns the address that the docker command would use.
 func dockerHost(ctx context.Context, e Engine) string {
@@ -107,13 +112,13 @@ func (facts *EngineFacts) readDocker(text []byte) error {
 		ServerErrors    []string
 	}
 	if err := json.Unmarshal(text, &info); err != nil {
-		return fmt.Errorf("parse engine info: %w", err)
+		return fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 	if len(info.ServerErrors) > 0 {
 		return errors.New(strings.Join(info.ServerErrors, "; "))
 	}
 	if info.ServerVersion == "" {
-		return errors.New("the engine does not say its version")
+		return errNoAnswer
 	}
 	facts.Version = info.ServerVersion
 	facts.DataRoot = info.DockerRootDir

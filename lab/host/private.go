@@ -230,7 +230,7 @@ func (p privateEngine) startDockerd(ctx context.Context, networks netip.Prefix) 
 		PidFile:    p.pidFile(),
 		Containerd: p.containerdSocket(),
 		Bridge:     p.bridge(),
-		MTU:        defaultMTU(),
+		MTU:        uplinkMTU(),
 		// See firewall.go for what is done instead.
 		IPTables: false, IP6Tables: false, IPMasq: false,
 		AddressPools: []addressPool{{Base: networks, Size: 24}},
@@ -303,7 +303,7 @@ func (p privateEngine) ensureNetwork(ctx context.Context) error {
 	}
 	args := []string{"network", "create", "--driver=bridge",
 		"--opt=com.docker.network.bridge.name=" + p.kindBridge()}
-	if mtu := defaultMTU(); mtu > 0 {
+	if mtu := uplinkMTU(); mtu > 0 {
 		args = append(args, fmt.Sprintf("--opt=com.docker.network.driver.mtu=%d", mtu))
 	}
 	if _, err := output(e.Command(ctx, append(args, "--ipv6", "--subnet="+p.range6().String(), kindNetwork)...)); err == nil {
@@ -313,28 +313,6 @@ func (p privateEngine) ensureNetwork(ctx context.Context) error {
 		return fmt.Errorf("make engine network %q: %w", kindNetwork, err)
 	}
 	return nil
-}
-
-// defaultMTU returns the smallest MTU of the host's own network interfaces that
-// are up, at most 1500; containers that send larger packets would lose them. It
-// returns 0 when there is none to go by.
-func defaultMTU() int {
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return 0
-	}
-	mtu := 1500
-	for _, i := range interfaces {
-		_, err := os.Stat("/sys/class/net/" + i.Name + "/device")
-		physical := err == nil
-		if physical && i.Flags&net.FlagUp != 0 && i.MTU >= 1280 {
-			mtu = min(mtu, i.MTU)
-		}
-	}
-	if mtu == 1500 {
-		return 0
-	}
-	return mtu
 }
 
 // ping asks an engine whether it serves.

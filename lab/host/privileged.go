@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -29,8 +32,12 @@ func (e *Engine) verify(ctx context.Context) (noSysResource bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if err := e.sweepProbes(ctx); err != nil {
+		return false, err
+	}
 	// Names of its own, so that two of these at a time do not meet.
-	tag := "localhost/dra-lab/probe:" + rand.Text()[:12]
+	unique := fmt.Sprintf("%d-%s", os.Getpid(), strings.ToLower(rand.Text()[:8]))
+	tag := probeImage + ":" + unique
 	archive, err := imageArchive(tag, "/probe", program)
 	if err != nil {
 		return false, err
@@ -45,7 +52,8 @@ func (e *Engine) verify(ctx context.Context) (noSysResource bool, err error) {
 			err = errors.Join(err, fmt.Errorf("remove probe image: %w", e))
 		}
 	}()
-	_, err = output(e.Command(ctx, "run", "--rm", "--privileged", "--network=none", "--label=dra-lab.temporary=true", tag))
+	_, err = output(e.Command(ctx, "run", "--rm", "--privileged", "--network=none",
+		"--name="+probeContainer+unique, "--label="+temporaryLabel+"=probe", tag))
 	var status *exec.ExitError
 	switch {
 	case err == nil:
@@ -57,6 +65,47 @@ func (e *Engine) verify(ctx context.Context) (noSysResource bool, err error) {
 	default:
 		return false, fmt.Errorf("%w: %w", errUnprivileged, err)
 	}
+}
+
+const (
+	probeImage     = "localhost/dra-lab/probe" // the tag begins with the process that made it
+	probeContainer = "dra-lab-probe-"          // the same follows
+)
+
+// sweepProbes removes what killed processes left in verify.
+func (e *Engine) sweepProbes(ctx context.Context) error {
+	containers, err := output(e.Command(ctx, "ps", "--all", "--filter=label="+temporaryLabel+"=probe", "--format={{.Names}}"))
+	if err != nil {
+		return fmt.Errorf("list probe containers: %w", err)
+	}
+	for _, unique := range abandoned(containers, probeContainer) {
+		if _, err := output(e.Command(ctx, "rm", "--force", probeContainer+unique)); err != nil {
+			return fmt.Errorf("remove probe container: %w", err)
+		}
+	}
+	tags, err := output(e.Command(ctx, "images", "--filter=reference="+probeImage, "--format={{.Tag}}"))
+	if err != nil {
+		return fmt.Errorf("list probe images: %w", err)
+	}
+	for _, unique := range abandoned(tags, "") {
+		if _, err := output(e.Command(ctx, "rmi", "--force", probeImage+":"+unique)); err != nil {
+			return fmt.Errorf("remove probe image: %w", err)
+		}
+	}
+	return nil
+}
+
+// abandoned returns, without prefix, the names in lines whose process is gone.
+func abandoned(lines, prefix string) []string {
+	var gone []string
+	for name := range strings.FieldsSeq(lines) {
+		unique := strings.TrimPrefix(name, prefix)
+		digits, _, _ := strings.Cut(unique, "-")
+		if pid, err := strconv.Atoi(digits); err == nil && commandLine(pid) == nil {
+			gone = append(gone, unique)
+		}
+	}
+	return gone
 }
 
 // imageArchive returns a container image with one program as a docker archive,

@@ -31,6 +31,11 @@ func probeProgram(arch string) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("make probe program: architecture %q is not known", arch)
 	}
+	return elfProgram(machine, code), nil
+}
+
+// elfProgram wraps position-independent code for a machine as a static program.
+func elfProgram(machine uint16, code []byte) []byte {
 	const base, headers = 0x400000, 64 + 56
 	var elf bytes.Buffer
 	le := binary.LittleEndian
@@ -48,7 +53,7 @@ func probeProgram(arch string) ([]byte, error) {
 	put(uint32(1), uint32(5), uint64(0))        // load, readable and executable
 	put(uint64(base), uint64(base), size, size) // where
 	put(uint64(0x10000), code)
-	return elf.Bytes(), nil
+	return elf.Bytes()
 }
 
 func probeAMD64() []byte {

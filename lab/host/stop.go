@@ -40,8 +40,8 @@ func StopEngine(ctx context.Context) error {
 }
 
 func (p privateEngine) stopLocked(ctx context.Context) error {
-	if _, err := os.Stat(p.run); errors.Is(err, fs.ErrNotExist) {
-		return nil // it never ran since the last boot, or is removed
+	if !exists(p.run) && !p.unfinished() {
+		return nil
 	}
 	unlock, err := p.lock(ctx, silent())
 	if err != nil {
@@ -77,20 +77,49 @@ func (p privateEngine) stop(ctx context.Context) error {
 		removeFile(p.networkFile()),
 		removeTree(p.bin),
 		removeTree(p.run),
+		removeShimDirectory(),
 	)
+}
+
+// removeShimDirectory removes the directories for the sockets of containers,
+// which have the same place for all engines of a machine, if nobody needs them.
+func removeShimDirectory() error {
+	others, err := findAll(func(argv []string) bool {
+		return strings.Contains(filepath.Base(argv[0]), "containerd")
+	})
+	if err != nil || len(others) > 0 {
+		return err
+	}
+	for _, dir := range []string{"/run/containerd/s", "/run/containerd"} {
+		_ = os.Remove(dir) // only where it is empty
+	}
+	return nil
+}
+
+// unfinished reports whether the engine has run and was not stopped by the lab
+// since: it runs, or it was killed, perhaps by a reboot. Then there may be
+// containers in its data root.
+func (p privateEngine) unfinished() bool { return exists(p.networkFile()) }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // removeContainers removes the temporary containers and all networks of the
 // engine. It refuses when there are other containers.
 func (p privateEngine) removeContainers(ctx context.Context) error {
-	if p.idle() {
+	if p.idle() && !p.unfinished() {
 		return nil
 	}
 	if !p.serves(ctx) {
 		// Containers or a daemon without the other: only the whole engine
-		// knows how to remove them.
+		// knows what there is and how to remove it.
 		if err := p.start(ctx, silent()); err != nil {
-			return err
+			if shims, listErr := p.shims(); listErr != nil || len(shims) > 0 {
+				return errors.Join(err, listErr)
+			}
+			return nil // it never worked, and no container of it runs
 		}
 	}
 	e := p.engine()
