@@ -48,7 +48,7 @@ func EnsurePackages(ctx context.Context, u *ui.UI, purpose string, names ...stri
 			"sudo %s", command)
 	}
 	step := u.Step("installing packages for %s: %s", purpose, strings.Join(missing, " "))
-	err = installPackages(ctx, step, missing)
+	err = installPackages(ctx, step, policyFile, missing)
 	step.Done(err)
 	if err != nil && ui.Hint(err) == "" {
 		err = ui.WithHint(err, "see what this says: apt-get update && %s", command)
@@ -76,8 +76,8 @@ func missingPackages(ctx context.Context, names []string) ([]string, error) {
 // installPackages runs apt-get, and mends the two things that commonly stop it:
 // lists of packages that are missing or old, and an installation that was cut
 // off.
-func installPackages(ctx context.Context, step *ui.Step, names []string) error {
-	remove, err := holdServices(policyFile)
+func installPackages(ctx context.Context, step *ui.Step, policy string, names []string) error {
+	remove, err := holdServices(policy)
 	if err != nil {
 		return err
 	}
