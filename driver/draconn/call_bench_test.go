@@ -3,7 +3,6 @@ package draconn
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -66,12 +65,7 @@ func BenchmarkCall(b *testing.B) {
 
 // BenchmarkSocket is the same over a real socket to a real server.
 func BenchmarkSocket(b *testing.B) {
-	dir, err := os.MkdirTemp("", "dra")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	endpoint := filepath.Join(dir, "dra.sock")
+	endpoint := filepath.Join(b.TempDir(), "s")
 	server, err := plugintest.Start(endpoint, plugintest.Config{})
 	if err != nil {
 		b.Fatal(err)
@@ -82,7 +76,11 @@ func BenchmarkSocket(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() {
+		if err := conn.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
 	if err := conn.WaitReady(ctx); err != nil {
 		b.Fatal(err)
 	}
@@ -126,8 +124,7 @@ func TestFirstCallIsWarm(t *testing.T) {
 		t.Skip("the race detector is on")
 	}
 	const connections, later = 60, 5
-	dir := t.TempDir()
-	endpoint := filepath.Join(dir, "s")
+	endpoint := filepath.Join(t.TempDir(), "s")
 	server, err := plugintest.Start(endpoint, plugintest.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -102,7 +102,7 @@ func Open(ctx context.Context, endpoint string, opts ...Option) (*Conn, error) {
 	}
 	c.cc = cc
 	c.clients = newClients(cc, o.services, o.haveService)
-	c.stopped, c.stop = context.WithCancel(context.Background())
+	c.stopped, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go c.own()
 	return c, nil
 }

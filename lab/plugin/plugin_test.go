@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.uber.org/goleak"
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -22,14 +21,6 @@ import (
 	"github.com/dra-lab/dra-lab/driver/draconn/plugintest"
 	"github.com/dra-lab/dra-lab/lab/plugin"
 )
-
-func TestMain(m *testing.M) {
-	// The relay copies this executable into the node of these tests.
-	if len(os.Args) > 1 && os.Args[1] == plugin.RelayVerb {
-		os.Exit(plugin.RelayMain(os.Args[2:]))
-	}
-	goleak.VerifyTestMain(m)
-}
 
 // bound is more than anything here takes on a busy machine.
 const bound = 30 * time.Second

@@ -70,7 +70,7 @@ func answerFor(err error) relayAnswer {
 // also when the socket could not be reached, which the answer says.
 func RelayMain(args []string) int {
 	if err := relay(args, os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", RelayVerb, err) //nolint:forbidigo // the process at the other end reads this
+		fmt.Fprintf(os.Stderr, "%s: %v\n", RelayVerb, err) // the process at the other end reads it
 		return 1
 	}
 	return 0
