@@ -54,6 +54,9 @@ const (
 	TaintECC = DriverName + "/ecc"
 	// TaintLost marks a GPU that the driver no longer reaches.
 	TaintLost = DriverName + "/gpu-lost"
+	// TaintRecovery marks a GPU that says it has to be recovered, where nothing
+	// says what happened to it; the value names the action.
+	TaintRecovery = DriverName + "/recovery"
 	// TaintTelemetry marks a GPU whose telemetry is out of bounds; the value
 	// names the reading.
 	TaintTelemetry = DriverName + "/telemetry"

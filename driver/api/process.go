@@ -16,8 +16,9 @@ const (
 // simulated GPU. The process holds flock(2) LOCK_EX on its file for as long as
 // it lives; a file that nobody locks is a dead process, whose memory is free
 // again and whose file whoever reads it may remove. The name of the file must
-// end in ".json" and is otherwise free. Write the whole content in one write,
-// after taking the lock.
+// end in ".json" and be new: create it with O_EXCL, take the lock (waiting for
+// it: a reader may try the lock for a moment), then write the whole content in
+// one write.
 type Process struct {
 	PID   int    `json:"pid"`   // as the process itself sees it, at least 1
 	Bytes uint64 `json:"bytes"` // memory that it uses on the GPU

@@ -1,0 +1,115 @@
+// Package checkpoint remembers which claims are prepared, across the death of
+// the driver and of the node.
+//
+// A claim is recorded twice: when its preparation starts, before anything on
+// the node changes, and when it is complete. After a crash the record says what
+// may have been left half done. The same record is the last line of defence
+// against giving a device to two claims: starting a claim and checking that
+// nobody holds its devices is one step, between all drivers on the node.
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// ErrHeld marks the refusal to start a claim whose device another claim holds.
+var ErrHeld = errors.New("device is held by another claim")
+
+// Phase says how far the preparation of a claim got.
+type Phase string
+
+const (
+	// Started means that a preparation began; parts of it may be done.
+	Started Phase = "PrepareStarted"
+	// Completed means that everything is done and the kubelet may know.
+	Completed Phase = "PrepareCompleted"
+)
+
+// Entry is one claim.
+type Entry struct {
+	UID       string   `json:"uid"`
+	Namespace string   `json:"namespace"`
+	Name      string   `json:"name"`
+	Phase     Phase    `json:"phase"`
+	Devices   []Device `json:"devices"`
+	// BootID is that of the machine when the phase was reached: what was done
+	// to the hardware before a reboot is gone after it.
+	BootID string `json:"bootID"`
+	// Since is when the phase was reached.
+	Since time.Time `json:"since"`
+}
+
+// Device is one device of a claim.
+type Device struct {
+	Request string `json:"request"` // with the subrequest, if there is one
+	Pool    string `json:"pool"`
+	Name    string `json:"name"`
+	UUID    string `json:"uuid"`
+	// Shared means that the claim only looks at the device (admin access) and
+	// does not keep others from holding it.
+	Shared bool `json:"shared,omitempty"`
+	// BaselineBytes is the memory in use before the claim was prepared, nil if
+	// it could not be read. After unprepare the device should be back there.
+	BaselineBytes *uint64 `json:"baselineBytes,omitempty"`
+}
+
+// Names are the names of the entry's devices, in its order.
+func (e Entry) Names() []string {
+	names := make([]string, 0, len(e.Devices))
+	for _, d := range e.Devices {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// sameDevices says whether both grant the same devices for the same requests.
+func (e Entry) sameDevices(other Entry) bool {
+	return slices.EqualFunc(e.Devices, other.Devices, func(a, b Device) bool {
+		return a.Request == b.Request && a.Pool == b.Pool && a.Name == b.Name && a.UUID == b.UUID && a.Shared == b.Shared
+	})
+}
+
+// State is all claims by UID.
+type State map[string]Entry
+
+// start decides what becomes of a claim that the kubelet wants prepared.
+func (s State) start(want Entry) (Entry, error) {
+	if have, ok := s[want.UID]; ok {
+		if !have.sameDevices(want) {
+			return Entry{}, fmt.Errorf("claim %s: recorded with devices %v, now allocated %v", want.UID, have.Names(), want.Names())
+		}
+		if have.Phase == Completed && have.BootID == want.BootID {
+			return have, nil
+		}
+		// Half done, or done before a reboot: do it again, but measure against
+		// the baseline of the first time unless the machine has restarted.
+		if have.BootID == want.BootID {
+			for i := range want.Devices {
+				want.Devices[i].BaselineBytes = have.Devices[i].BaselineBytes
+			}
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(s)) {
+		if uid == want.UID {
+			continue
+		}
+		for _, held := range s[uid].Devices {
+			if held.Shared {
+				continue
+			}
+			for _, d := range want.Devices {
+				if !d.Shared && d.Pool == held.Pool && d.Name == held.Name {
+					e := s[uid]
+					return Entry{}, fmt.Errorf("device %q: %w: %s/%s (%s)", d.Name, ErrHeld, e.Namespace, e.Name, e.UID)
+				}
+			}
+		}
+	}
+	want.Phase = Started
+	s[want.UID] = want
+	return want, nil
+}

@@ -1,0 +1,111 @@
+// Package claim decides which devices of this node a ResourceClaim has been
+// given. It is pure: the same claim and inventory give the same answer.
+//
+// It takes nothing on trust. What the scheduler allocated is refused when the
+// device does not exist here, is listed twice, or was allocated in a way that
+// this driver cannot carry out; a Pod that waits with a clear message is better
+// than one that runs on the wrong device.
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/dra-lab/dra-lab/driver/internal/device"
+)
+
+// Assignment is one device of a claim.
+type Assignment struct {
+	// Request is the request that the device is for, with the subrequest if
+	// there is one: "gpu", "gpu/large".
+	Request string
+	Pool    string
+	GPU     device.GPU
+	// Monitor means admin access: the claim looks at the device and does not
+	// hold it.
+	Monitor bool
+}
+
+// Inventory is what a node has.
+type Inventory struct {
+	Driver string // only results of this driver are looked at
+	Pool   string // the pool of this node
+	GPUs   map[string]device.GPU
+}
+
+// uid is what claim UIDs look like. They become part of file names.
+var uid = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+
+// ValidateUID checks that a claim's UID may become part of a file name.
+func ValidateUID(s string) error {
+	if !uid.MatchString(s) {
+		return fmt.Errorf("claim UID %q: want letters, digits and '-', at most 64", s)
+	}
+	return nil
+}
+
+// Resolve gives the devices of a claim in the order of its allocation. A claim
+// that is allocated but has no device of this driver gives none.
+func Resolve(c *resourceapi.ResourceClaim, inv Inventory) ([]Assignment, error) {
+	if err := ValidateUID(string(c.UID)); err != nil {
+		return nil, err
+	}
+	if c.Status.Allocation == nil {
+		return nil, errors.New("claim is not allocated")
+	}
+	if err := refuseConfig(c.Status.Allocation.Devices.Config, inv.Driver); err != nil {
+		return nil, err
+	}
+	var assigned []Assignment
+	held := map[string]bool{}
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver != inv.Driver {
+			continue
+		}
+		a, err := resolve(r, inv)
+		if err != nil {
+			return nil, fmt.Errorf("request %q: device %q: %w", r.Request, r.Device, err)
+		}
+		if !a.Monitor {
+			if held[r.Device] {
+				return nil, fmt.Errorf("request %q: device %q: allocated twice in one claim", r.Request, r.Device)
+			}
+			held[r.Device] = true
+		}
+		assigned = append(assigned, a)
+	}
+	return assigned, nil
+}
+
+func resolve(r resourceapi.DeviceRequestAllocationResult, inv Inventory) (Assignment, error) {
+	if r.Pool != inv.Pool {
+		return Assignment{}, fmt.Errorf("pool is %q, this node has %q", r.Pool, inv.Pool)
+	}
+	gpu, ok := inv.GPUs[r.Device]
+	if !ok {
+		return Assignment{}, errors.New("does not exist on this node")
+	}
+	if r.ShareID != nil || len(r.ConsumedCapacity) > 0 {
+		return Assignment{}, errors.New("allocated as a share, but the driver publishes whole devices only")
+	}
+	return Assignment{
+		Request: r.Request,
+		Pool:    r.Pool,
+		GPU:     gpu,
+		Monitor: r.AdminAccess != nil && *r.AdminAccess,
+	}, nil
+}
+
+// refuseConfig refuses opaque configuration for this driver, which has none: a
+// setting that is silently ignored is a wrong setting.
+func refuseConfig(configs []resourceapi.DeviceAllocationConfiguration, driver string) error {
+	for _, c := range configs {
+		if c.Opaque != nil && c.Opaque.Driver == driver {
+			return fmt.Errorf("configuration from %s for requests %v: the driver takes no configuration", c.Source, c.Requests)
+		}
+	}
+	return nil
+}

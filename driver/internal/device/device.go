@@ -1,0 +1,154 @@
+// Package device has the words in which the rest of the driver speaks of GPUs:
+// what a GPU is, what it reports by itself, and what it answers when asked. It
+// knows nothing of NVML, so that everything above it builds and is tested
+// without cgo.
+package device
+
+// GPU is one whole GPU, as found when the driver started. Strings that could
+// not be read are empty and numbers 0; Problem then says why.
+type GPU struct {
+	Index         int    // NVML's index
+	Name          string // name in ResourceSlices, "gpu-0"
+	UUID          string // "GPU-..."
+	Product       string // "NVIDIA H100 80GB HBM3"
+	Brand         string // "NVIDIA"
+	Architecture  string // "Hopper"
+	ComputeMajor  int
+	ComputeMinor  int
+	MemoryBytes   uint64
+	PCIBusID      string // "0000:17:00.0"
+	Minor         int    // of /dev/nvidia<Minor>, -1 when unknown
+	DriverVersion string // "580.95.05"
+	CUDAVersion   string // "13.0"
+	Problem       string // empty when everything was readable
+}
+
+// Usage is what runs on a GPU.
+type Usage struct {
+	UsedBytes  uint64
+	TotalBytes uint64
+	Processes  []Process
+}
+
+// Process uses a GPU. PID is in the namespace that NVML reports, which is not
+// always the driver's: show it, never signal it.
+type Process struct {
+	PID   uint32
+	Bytes uint64
+}
+
+// Value is an answer that a GPU may decline to give.
+type Value[T any] struct {
+	V     T
+	Known bool
+}
+
+// Known is a given answer.
+func Known[T any](v T) Value[T] { return Value[T]{V: v, Known: true} }
+
+// RecoveryAction is what a GPU says has to be done before it works again.
+type RecoveryAction int
+
+// The actions of NVML, with its numbers.
+const (
+	RecoveryNone RecoveryAction = iota
+	RecoveryGPUReset
+	RecoveryNodeReboot
+	RecoveryDrainP2P
+	RecoveryDrainAndReset
+	RecoveryIMEXDomain
+	RecoveryBusReset
+	RecoverySystemReboot
+)
+
+// String is for messages.
+func (a RecoveryAction) String() string {
+	switch a {
+	case RecoveryNone:
+		return "none"
+	case RecoveryGPUReset:
+		return "GPU reset"
+	case RecoveryNodeReboot:
+		return "node reboot"
+	case RecoveryDrainP2P:
+		return "drain peer-to-peer"
+	case RecoveryDrainAndReset:
+		return "drain and reset"
+	case RecoveryIMEXDomain:
+		return "recover IMEX domain"
+	case RecoveryBusReset:
+		return "bus reset"
+	case RecoverySystemReboot:
+		return "system reboot"
+	}
+	return "unknown action"
+}
+
+// Reading is one round of questions to a GPU.
+type Reading struct {
+	// Lost says that the GPU is no longer reachable; nothing else is known
+	// then, and Detail has the answer that said so.
+	Lost bool
+	// Detail is why the reading is incomplete, for people.
+	Detail string
+
+	Temperature      Value[int] // degrees Celsius
+	TemperatureLimit Value[int] // where the GPU slows itself down
+	PCIeWidth        Value[int] // lanes in use
+	PCIeWidthMax     Value[int] // lanes that GPU and slot have
+	PowerMilliwatts  Value[int]
+	UncorrectedECC   Value[uint64] // errors since the GPU's driver was loaded
+	RemapFailed      Value[bool]   // a bad memory row could not be remapped
+	Recovery         Value[RecoveryAction]
+	UsedBytes        Value[uint64]
+}
+
+// Answered says whether the GPU answered at least one question.
+func (r Reading) Answered() bool {
+	return !r.Lost && (r.Temperature.Known || r.PCIeWidth.Known || r.PowerMilliwatts.Known ||
+		r.UncorrectedECC.Known || r.Recovery.Known || r.UsedBytes.Known)
+}
+
+// EventKind says what a GPU reported by itself.
+type EventKind int
+
+const (
+	// EventXID is an error report; Code has the XID.
+	EventXID EventKind = iota + 1
+	// EventECCDouble is an uncorrectable memory error.
+	EventECCDouble
+	// EventECCSingle is a corrected memory error.
+	EventECCSingle
+	// EventRemap is a memory page or row that was retired, or could not be.
+	EventRemap
+	// EventUnavailable says that a GPU, or with Index -1 some GPU, is gone.
+	EventUnavailable
+	// EventRecovery says that the action to recover has changed: ask.
+	EventRecovery
+)
+
+// String is for messages.
+func (k EventKind) String() string {
+	switch k {
+	case EventXID:
+		return "XID"
+	case EventECCDouble:
+		return "uncorrectable ECC error"
+	case EventECCSingle:
+		return "corrected ECC error"
+	case EventRemap:
+		return "memory retirement"
+	case EventUnavailable:
+		return "GPU unavailable"
+	case EventRecovery:
+		return "recovery action changed"
+	}
+	return "unknown event"
+}
+
+// Event is one report of a GPU.
+type Event struct {
+	Index int // of the GPU; -1 when the report does not say which
+	Kind  EventKind
+	Code  uint64 // XID for EventXID, else 0
+}

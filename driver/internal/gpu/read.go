@@ -1,0 +1,137 @@
+package gpu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-lab/dra-lab/driver/internal/device"
+)
+
+// reader puts questions to one GPU and remembers how they were answered.
+type reader struct {
+	reading  device.Reading
+	declined int
+	errors   []string
+}
+
+// answered says whether there is an answer to the question named what. A GPU
+// that is gone answers every question the same way.
+func (r *reader) answered(what string, ret nvml.Return) bool {
+	switch {
+	case ret == nvml.SUCCESS:
+		return true
+	case ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_GPU_NOT_FOUND || ret == nvml.ERROR_RESET_REQUIRED && what == "memory":
+		r.reading = device.Reading{Lost: true, Detail: what + ": " + ret.Error()}
+	case unsupported(ret):
+		r.declined++
+	default:
+		r.errors = append(r.errors, what+": "+ret.Error())
+	}
+	return false
+}
+
+// Read asks the GPU with this index how it is. It takes as long as the
+// hardware takes.
+func (g *GPUs) Read(index int) device.Reading {
+	h := g.handles[index]
+	var r reader
+	for _, ask := range []func(*reader, nvml.Device){
+		readMemory, readRecovery, readTemperature, readPower, readPCIe, readECC, readRemapping,
+	} {
+		if ask(&r, h); r.reading.Lost {
+			return r.reading
+		}
+	}
+	switch {
+	case len(r.errors) > 0:
+		r.reading.Detail = strings.Join(r.errors, "; ")
+	case r.declined > 0:
+		r.reading.Detail = fmt.Sprintf("%d questions are not supported here", r.declined)
+	}
+	return r.reading
+}
+
+func readMemory(r *reader, h nvml.Device) {
+	if memory, ret := h.GetMemoryInfo(); r.answered("memory", ret) {
+		r.reading.UsedBytes = device.Known(memory.Used)
+	}
+}
+
+func readTemperature(r *reader, h nvml.Device) {
+	if t, ret := h.GetTemperature(nvml.TEMPERATURE_GPU); r.answered("temperature", ret) {
+		r.reading.Temperature = device.Known(int(t))
+	}
+	if t, ret := h.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN); r.answered("temperature limit", ret) {
+		r.reading.TemperatureLimit = device.Known(int(t))
+	}
+}
+
+func readPower(r *reader, h nvml.Device) {
+	if mw, ret := h.GetPowerUsage(); r.answered("power", ret) {
+		r.reading.PowerMilliwatts = device.Known(int(mw))
+	}
+}
+
+// readPCIe looks at the width only: an idle GPU lowers the generation of its
+// link to save power, and that is no fault.
+func readPCIe(r *reader, h nvml.Device) {
+	if lanes, ret := h.GetCurrPcieLinkWidth(); r.answered("PCIe width", ret) {
+		r.reading.PCIeWidth = device.Known(lanes)
+	}
+	if lanes, ret := h.GetMaxPcieLinkWidth(); r.answered("PCIe maximum width", ret) {
+		r.reading.PCIeWidthMax = device.Known(lanes)
+	}
+}
+
+func readECC(r *reader, h nvml.Device) {
+	if n, ret := h.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); r.answered("ECC errors", ret) {
+		r.reading.UncorrectedECC = device.Known(n)
+	}
+}
+
+func readRemapping(r *reader, h nvml.Device) {
+	if _, _, _, failed, ret := h.GetRemappedRows(); r.answered("remapped rows", ret) {
+		r.reading.RemapFailed = device.Known(failed)
+	}
+}
+
+func readRecovery(r *reader, h nvml.Device) {
+	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	if ret := h.GetFieldValues(values); !r.answered("recovery action", ret) {
+		return
+	}
+	if ret := nvml.Return(values[0].NvmlReturn); !r.answered("recovery action", ret) {
+		return
+	}
+	// NVML hands out a C union; the action is its unsigned 32-bit member.
+	r.reading.Recovery = device.Known(device.RecoveryAction(binary.NativeEndian.Uint32(values[0].Value[:4])))
+}
+
+// Usage says what runs on the GPU with this index. A GPU that does not tell
+// gives errors.ErrUnsupported.
+func (g *GPUs) Usage(index int) (device.Usage, error) {
+	h := g.handles[index]
+	memory, ret := h.GetMemoryInfo()
+	if unsupported(ret) {
+		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %w (%w)", index, errors.ErrUnsupported, ret)
+	}
+	if ret != nvml.SUCCESS {
+		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %w", index, ret)
+	}
+	usage := device.Usage{UsedBytes: memory.Used, TotalBytes: memory.Total}
+	processes, ret := h.GetComputeRunningProcesses()
+	if ret != nvml.SUCCESS {
+		if unsupported(ret) {
+			return usage, nil
+		}
+		return device.Usage{}, fmt.Errorf("list processes of GPU %d: %w", index, ret)
+	}
+	for _, p := range processes {
+		usage.Processes = append(usage.Processes, device.Process{PID: p.Pid, Bytes: p.UsedGpuMemory})
+	}
+	return usage, nil
+}

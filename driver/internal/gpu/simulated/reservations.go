@@ -1,0 +1,127 @@
+package simulated
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/cdi"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
+)
+
+// reservationMiB is the memory that a prepared claim takes on each GPU before
+// any of its processes run, as the channels and page tables of a context would.
+const reservationMiB = 256
+
+// reservation is the content of a claim's file in the GPU's directory. It is
+// state of the hardware: it stays when the driver dies.
+type reservation struct {
+	Bytes uint64 `json:"bytes"`
+}
+
+// Bind sets memory of the GPU aside for a claim. A second time does nothing.
+func (s *Simulator) Bind(gpu device.GPU, claimUID string) error {
+	g, err := s.at(gpu)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(reservation{Bytes: reservationMiB * mib})
+	if err != nil {
+		return fmt.Errorf("bind GPU %d: %w", gpu.Index, err)
+	}
+	path := g.reservation(claimUID)
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+		return fmt.Errorf("bind GPU %d: %w", gpu.Index, err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("bind GPU %d: %w", gpu.Index, errors.Join(err, os.Remove(tmp)))
+	}
+	return nil
+}
+
+// Unbind gives the memory of a claim back. An unknown claim is not an error.
+func (s *Simulator) Unbind(gpu device.GPU, claimUID string) error {
+	g, err := s.at(gpu)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(g.reservation(claimUID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unbind GPU %d: %w", gpu.Index, err)
+	}
+	return nil
+}
+
+// Bound lists the claims that have memory of a GPU.
+func (s *Simulator) Bound(gpu device.GPU) ([]string, error) {
+	g, err := s.at(gpu)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(g.reservationsDir())
+	if err != nil {
+		return nil, fmt.Errorf("list claims of GPU %d: %w", gpu.Index, err)
+	}
+	var claims []string
+	for _, e := range entries {
+		if uid, ok := strings.CutSuffix(e.Name(), ".json"); ok {
+			claims = append(claims, uid)
+		}
+	}
+	return claims, nil
+}
+
+// Edits is what a container needs to use the GPU: the place where its
+// processes say so.
+func (s *Simulator) Edits(gpu device.GPU) cdi.Edits {
+	g, err := s.at(gpu)
+	if err != nil {
+		return cdi.Edits{}
+	}
+	return cdi.Edits{
+		Env: []string{api.EnvSimulated + "=true"},
+		Mounts: []cdi.Mount{{
+			Node:      g.processesDir(),
+			Container: filepath.Join(api.ContainerHardwareDir, gpu.Name, api.ProcessesName),
+			Writable:  true,
+		}},
+	}
+}
+
+func (s *Simulator) at(gpu device.GPU) (*board, error) {
+	if gpu.Index < 0 || gpu.Index >= len(s.gpus) {
+		return nil, fmt.Errorf("GPU %d does not exist", gpu.Index)
+	}
+	return s.gpus[gpu.Index], nil
+}
+
+func (g *board) reservation(claimUID string) string {
+	return filepath.Join(g.reservationsDir(), claimUID+".json")
+}
+
+func (g *board) reservations() []uint64 {
+	entries, err := os.ReadDir(g.reservationsDir())
+	if err != nil {
+		return nil
+	}
+	var all []uint64
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		data, err := readFile(filepath.Join(g.reservationsDir(), e.Name()))
+		if err != nil {
+			continue
+		}
+		var r reservation
+		if json.Unmarshal(data, &r) == nil {
+			all = append(all, r.Bytes)
+		}
+	}
+	return all
+}

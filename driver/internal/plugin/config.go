@@ -1,0 +1,138 @@
+// Package plugin is the driver as the kubelet sees it. It puts the other
+// packages together: it takes claims from the kubelet, devices from the
+// hardware, and keeps checkpoint, CDI specs, ResourceSlices and health in step.
+//
+// It is the only one that knows the kubelet plugin helper. Everything that the
+// helper gives (registration, both versions of each gRPC API, fetching claims,
+// publishing slices) is left to it.
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/cdi"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
+	"github.com/dra-lab/dra-lab/driver/internal/health"
+	"github.com/dra-lab/dra-lab/driver/internal/report"
+)
+
+// Hardware are the GPUs of the node.
+type Hardware interface {
+	health.Hardware
+	// List gives the GPUs by index; it never changes.
+	List() []device.GPU
+	// Usage says what runs on a GPU. errors.ErrUnsupported means that it does
+	// not tell; any other error that it cannot be used.
+	Usage(index int) (device.Usage, error)
+}
+
+// Binder does to a GPU, and to the containers that get it, what a claim needs.
+// What that is depends on whether the GPU is real. Every method may be called
+// again after it succeeded, or was cut off.
+type Binder interface {
+	// Bind readies a GPU for a claim.
+	Bind(gpu device.GPU, claimUID string) error
+	// Unbind undoes Bind. An unknown claim is not an error.
+	Unbind(gpu device.GPU, claimUID string) error
+	// Bound lists the claims for which a GPU is bound.
+	Bound(gpu device.GPU) ([]string, error)
+	// Edits is what a container needs to reach the GPU.
+	Edits(gpu device.GPU) cdi.Edits
+}
+
+// Config is for Open. Node, Client, Hardware and Binder are required.
+type Config struct {
+	Node     string // also the name of the pool
+	Client   kubernetes.Interface
+	Hardware Hardware
+	Binder   Binder
+	// Simulated is published with each device.
+	Simulated bool
+	// PodUID turns on rolling updates: this instance's sockets have names of
+	// their own. Empty means that it is alone on the node.
+	PodUID types.UID
+	// BootID is the machine's, /proc/sys/kernel/random/boot_id.
+	BootID string
+	// Version of the driver, for the reports.
+	Version string
+	// PluginDir, RegistrarDir and CDIDir default to those of package api. The
+	// first two must exist, and have the same path for the kubelet.
+	PluginDir, RegistrarDir, CDIDir string
+	// Reports may be nil.
+	Reports *report.Reporter
+	// Rules of health; the zero value means the default.
+	Rules health.Rules
+	// ProbeEvery is how often each GPU is asked; default 5 s.
+	ProbeEvery time.Duration
+	// ResendEvery is how often the health of every device is sent again,
+	// default 10 s; the kubelet forgets it after 30 s.
+	ResendEvery time.Duration
+	// LeftoverWait is how long unprepare waits for processes to go and memory
+	// to come back before it reports that they did not; default 1 s.
+	LeftoverWait time.Duration
+	// At is called at each point of preparing and unpreparing a claim, after
+	// the step of that name is done. It is where tests cut the driver off. Nil
+	// in production.
+	At func(point Point, claimUID string)
+}
+
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Node == "":
+		return c, errors.New("no node name")
+	case c.Client == nil, c.Hardware == nil, c.Binder == nil:
+		return c, errors.New("client, hardware and binder are required")
+	}
+	orDefault(&c.PluginDir, api.PluginDir)
+	orDefault(&c.RegistrarDir, api.RegistrarDir)
+	orDefault(&c.CDIDir, api.CDIDir)
+	orDefault(&c.ProbeEvery, 5*time.Second)
+	orDefault(&c.ResendEvery, 10*time.Second)
+	orDefault(&c.LeftoverWait, time.Second)
+	return c, nil
+}
+
+func orDefault[T comparable](v *T, standard T) {
+	var zero T
+	if *v == zero {
+		*v = standard
+	}
+}
+
+// Point names a place between two steps of preparing or unpreparing a claim.
+type Point string
+
+// The points, in order. After a crash at any of them the next prepare or
+// unprepare of the claim finishes the work.
+const (
+	PrepareResolved  Point = "prepare/resolved"  // devices known and reachable; nothing changed yet
+	PrepareStarted   Point = "prepare/started"   // in the checkpoint, devices held
+	PrepareBound     Point = "prepare/bound"     // GPUs ready
+	PrepareDescribed Point = "prepare/described" // CDI spec written
+	PrepareCompleted Point = "prepare/completed" // in the checkpoint as complete
+
+	UnprepareFound     Point = "unprepare/found"     // entry read; nothing changed yet
+	UnprepareHidden    Point = "unprepare/hidden"    // CDI spec gone
+	UnprepareUnbound   Point = "unprepare/unbound"   // GPUs given back
+	UnprepareVerified  Point = "unprepare/verified"  // looked for what is left behind
+	UnprepareForgotten Point = "unprepare/forgotten" // out of the checkpoint
+)
+
+// Points are all points, for tests that visit each.
+func Points() []Point {
+	return []Point{
+		PrepareResolved, PrepareStarted, PrepareBound, PrepareDescribed, PrepareCompleted,
+		UnprepareFound, UnprepareHidden, UnprepareUnbound, UnprepareVerified, UnprepareForgotten,
+	}
+}
+
+// errStopped is the cause with which a driver ends that was asked to.
+var errStopped = errors.New("asked to stop")
+
+func fatal(err error, msg string) error { return fmt.Errorf("%s: %w", msg, err) }

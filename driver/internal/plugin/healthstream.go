@@ -1,0 +1,77 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/health"
+)
+
+// WatchHealthStatus sends the health of the devices: all of them at first and
+// when one changes, and at intervals those that were verified since. Devices
+// that nobody verified are not mentioned, so that the kubelet comes to call
+// them unknown.
+func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	changed, cancel, err := d.monitor.Subscribe()
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	klog.FromContext(ctx).V(2).Info("Health is watched")
+	d.report(api.Report{Step: api.StepHealthWatch})
+
+	resend := time.NewTicker(d.cfg.ResendEvery)
+	defer resend.Stop()
+	all := true
+	for {
+		if report := d.healthReport(all); len(report.Devices) > 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case reports <- report:
+				d.metrics.HealthReports.Inc()
+			}
+		}
+		all = false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-resend.C:
+		}
+	}
+}
+
+// healthReport is about all devices, or about those that were just verified.
+func (d *Driver) healthReport(all bool) kubeletplugin.DeviceHealthReport {
+	now := time.Now()
+	var report kubeletplugin.DeviceHealthReport
+	for _, s := range d.monitor.Snapshot() {
+		fresh := d.monitor.Fresh(s, now)
+		if !fresh && !all {
+			continue
+		}
+		h := kubeletplugin.DeviceHealth{
+			PoolName: d.cfg.Node, DeviceName: s.Name,
+			Health: kubeletplugin.HealthStatus(s.Health), LastUpdated: s.Verified, Message: s.Message,
+		}
+		if !fresh {
+			h.Health, h.Message = kubeletplugin.HealthStatusUnknown, "not verified yet"
+		}
+		report.Devices = append(report.Devices, h)
+	}
+	return report
+}
+
+// statuses are by device name.
+func statuses(all []health.Status) map[string]health.Status {
+	byName := make(map[string]health.Status, len(all))
+	for _, s := range all {
+		byName[s.Name] = s
+	}
+	return byName
+}

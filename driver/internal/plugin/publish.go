@@ -1,0 +1,160 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	stdslices "slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/health"
+	"github.com/dra-lab/dra-lab/driver/internal/slices"
+)
+
+// republishAfter is how soon slices that did not reach the API server are given
+// to the helper again. Its own attempts come at growing intervals, up to many
+// minutes.
+const republishAfter = 5 * time.Second
+
+// publishing keeps ResourceSlices, metrics and reports in step with the health
+// of the devices.
+func (d *Driver) publishing(ctx context.Context) {
+	changed, cancel, err := d.monitor.Subscribe()
+	if err != nil {
+		d.stop(err)
+		return
+	}
+	defer cancel()
+	var retry <-chan time.Time
+	known := map[string]health.Status{}
+	published := map[string][]health.Taint(nil)
+	for {
+		now := d.monitor.Snapshot()
+		d.tellHealth(ctx, known, now)
+		known = statuses(now)
+		if taints := d.taints(now); published == nil || !maps.EqualFunc(taints, published, stdslices.Equal[[]health.Taint]) {
+			d.publish(ctx, taints)
+			d.tellTaints(published, taints)
+			published = taints
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-d.republish:
+			retry = time.After(republishAfter)
+		case <-retry:
+			retry = nil
+			d.publish(ctx, published)
+		}
+	}
+}
+
+func (d *Driver) taints(all []health.Status) map[string][]health.Taint {
+	taints := map[string][]health.Taint{}
+	for _, s := range all {
+		if t := d.monitor.Rules().Taints(s); len(t) > 0 {
+			taints[s.Name] = t
+		}
+	}
+	return taints
+}
+
+func (d *Driver) publish(ctx context.Context, taints map[string][]health.Taint) {
+	resources := slices.Pool(d.cfg.Node, d.cfg.Hardware.List(), taints, d.cfg.Simulated)
+	d.mu.Lock()
+	helper := d.helper
+	d.mu.Unlock()
+	if err := helper.PublishResources(ctx, resources); err != nil {
+		d.stop(fatal(err, "publish devices"))
+	}
+}
+
+// tellHealth reports what has changed since known.
+func (d *Driver) tellHealth(ctx context.Context, known map[string]health.Status, now []health.Status) {
+	for _, s := range now {
+		before, ok := known[s.Name]
+		if ok && before.Same(s) {
+			continue
+		}
+		d.metrics.Health(s.Name, s.Health)
+		if !ok && s.Health == api.HealthHealthy {
+			continue // the normal case at start
+		}
+		detail := s.Health
+		if s.Message != "" {
+			detail += ": " + s.Message
+		}
+		klog.FromContext(ctx).Info("Health changed", "device", s.Name, "health", s.Health, "message", s.Message)
+		d.report(api.Report{Step: api.StepHealth, Device: s.Name, Detail: detail})
+	}
+}
+
+// tellTaints reports the difference.
+func (d *Driver) tellTaints(before, after map[string][]health.Taint) {
+	for _, name := range stdslices.Sorted(maps.Keys(before)) {
+		for _, t := range before[name] {
+			if !stdslices.Contains(after[name], t) {
+				d.report(api.Report{Step: api.StepUntainted, Device: name, Detail: t.String()})
+			}
+		}
+	}
+	for _, name := range stdslices.Sorted(maps.Keys(after)) {
+		for _, t := range after[name] {
+			if !stdslices.Contains(before[name], t) {
+				d.report(api.Report{Step: api.StepTainted, Device: name, Detail: t.String()})
+			}
+		}
+	}
+}
+
+// confirmPublished waits until the API server has the devices. Publishing is in
+// the background and reports only errors.
+func (d *Driver) confirmPublished(ctx context.Context) {
+	start := time.Now()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		count, err := d.publishedDevices(ctx)
+		if err == nil && count == len(d.inventory.GPUs) {
+			d.published.Store(true)
+			d.report(api.Report{Step: api.StepPublished, Detail: fmt.Sprintf("%d devices", count), Duration: time.Since(start)})
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			d.background(ctx, "publish", fatal(err, "list own ResourceSlices"))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// publishedDevices counts the devices of this node, in its newest generation;
+// -1 means that there is no slice yet.
+func (d *Driver) publishedDevices(ctx context.Context) (int, error) {
+	list, err := d.cfg.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + d.cfg.Node + "," + resourceapi.ResourceSliceSelectorDriver + "=" + api.DriverName,
+	})
+	if err != nil {
+		return -1, err
+	}
+	count, newest := -1, int64(-1)
+	for _, s := range list.Items {
+		if s.Spec.Driver != api.DriverName || s.Spec.Pool.Name != d.cfg.Node {
+			continue
+		}
+		switch generation := s.Spec.Pool.Generation; {
+		case generation > newest:
+			count, newest = len(s.Spec.Devices), generation
+		case generation == newest:
+			count += len(s.Spec.Devices)
+		}
+	}
+	return count, nil
+}

@@ -1,0 +1,165 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
+	"github.com/dra-lab/dra-lab/driver/internal/claim"
+)
+
+// Bounds of the look for leftovers.
+const (
+	leftoverPoll = 20 * time.Millisecond
+	// leftoverSlack is how far the memory may stay above its baseline: drivers
+	// of real GPUs keep small amounts.
+	leftoverSlack = 1 << 20
+)
+
+// UnprepareResourceClaims undoes PrepareResourceClaims. A claim that is not
+// known is done already. A device that is unhealthy, lost or gone from the node
+// holds nothing up.
+func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	results := make(map[types.UID]error, len(claims))
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(parallelClaims)
+	for _, c := range claims {
+		group.Go(func() error {
+			end := d.metrics.Begin("unprepare")
+			w := d.begin("unprepare", api.StepUnprepareStart, c.UID, c.Namespace, c.Name)
+			err := d.unprepare(ctx, c.UID, w)
+			w.finish(api.StepUnprepared, api.StepUnprepareFailed, err)
+			end(err)
+			logger := klog.FromContext(ctx)
+			if err != nil {
+				logger.Error(err, "Unprepare claim", "claim", klog.KRef(c.Namespace, c.Name), "uid", c.UID)
+			} else {
+				logger.V(2).Info("Unprepared claim", "claim", klog.KRef(c.Namespace, c.Name), "uid", c.UID, "devices", w.claim.Device)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			results[c.UID] = err
+			return nil
+		})
+	}
+	// Goroutines return no error: each has its place in results.
+	_ = group.Wait()
+	return results, nil
+}
+
+func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err error) {
+	if err := claim.ValidateUID(string(uid)); err != nil {
+		return err
+	}
+	lock, err := d.lock(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.ReleaseAndRemove()) }()
+
+	entry, known, err := d.store.Get(ctx, string(uid))
+	if err != nil {
+		return err
+	}
+	w.claim.Device = strings.Join(entry.Names(), ",")
+	if known {
+		w.done(UnprepareFound, string(entry.Phase))
+	} else {
+		w.done(UnprepareFound, "not prepared here")
+	}
+	// First, so that no container can start with the devices from now on.
+	if err := d.cdi.Remove(string(uid)); err != nil {
+		return err
+	}
+	w.done(UnprepareHidden, "")
+	if !known {
+		return nil
+	}
+	for _, dev := range entry.Devices {
+		gpu, ok := d.inventory.GPUs[dev.Name]
+		if !ok || dev.Shared {
+			continue
+		}
+		if err := d.cfg.Binder.Unbind(gpu, string(uid)); err != nil {
+			return err
+		}
+	}
+	w.done(UnprepareUnbound, "")
+
+	left := d.leftovers(ctx, entry)
+	for _, l := range left {
+		// Reported, not killed: the process IDs that a GPU tells are of
+		// another namespace, and may by now belong to somebody else.
+		w.report(api.StepLeftover, l, 0, nil)
+	}
+	w.done(UnprepareVerified, strings.Join(left, "; "))
+
+	// Last: until here a crash has the kubelet, or the next start, do it again.
+	if err := d.store.Remove(ctx, string(uid)); err != nil {
+		return err
+	}
+	w.done(UnprepareForgotten, "")
+	for _, dev := range entry.Devices {
+		if gpu, ok := d.inventory.GPUs[dev.Name]; ok {
+			d.monitor.Ask(gpu.Index)
+		}
+	}
+	return nil
+}
+
+// leftovers waits until the devices are as they were before the claim, and
+// tells what is still there when the time is up.
+func (d *Driver) leftovers(ctx context.Context, entry checkpoint.Entry) []string {
+	deadline := time.Now().Add(d.cfg.LeftoverWait)
+	for {
+		var left []string
+		for _, dev := range entry.Devices {
+			if l := d.leftover(dev); l != "" {
+				left = append(left, l)
+			}
+		}
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+		select {
+		case <-ctx.Done():
+			return left
+		case <-time.After(leftoverPoll):
+		}
+	}
+}
+
+// leftover says in which way a device is not as it was, or nothing.
+func (d *Driver) leftover(dev checkpoint.Device) string {
+	gpu, ok := d.inventory.GPUs[dev.Name]
+	if !ok || dev.Shared || dev.BaselineBytes == nil {
+		return ""
+	}
+	usage, err := d.cfg.Hardware.Usage(gpu.Index)
+	if err != nil {
+		// Lost or silent: its health says so, and nothing can be verified.
+		return ""
+	}
+	switch {
+	case len(usage.Processes) > 0:
+		pids := make([]string, 0, len(usage.Processes))
+		for _, p := range usage.Processes {
+			pids = append(pids, fmt.Sprint(p.PID))
+		}
+		return fmt.Sprintf("%s: processes %s still use it", dev.Name, strings.Join(pids, ", "))
+	case usage.UsedBytes > *dev.BaselineBytes+leftoverSlack:
+		return fmt.Sprintf("%s: %d bytes in use, %d before the claim", dev.Name, usage.UsedBytes, *dev.BaselineBytes)
+	}
+	return ""
+}

@@ -1,0 +1,120 @@
+// Package slices decides what the driver publishes about its devices. It is
+// pure: GPUs and taints in, the content of ResourceSlices out.
+package slices
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
+	"github.com/dra-lab/dra-lab/driver/internal/health"
+)
+
+// Pool describes all devices of a node as one pool of its name, in slices of
+// no more devices than the API allows. A node without devices has an empty
+// slice, which says that the driver is there and has nothing.
+func Pool(node string, gpus []device.GPU, taints map[string][]health.Taint, simulated bool) resourceslice.DriverResources {
+	var pool resourceslice.Pool
+	// The API allows fewer devices in a slice when one of them is tainted.
+	// Slices must not be cut anew when that happens, so this is the limit always.
+	const limit = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
+	for start := 0; start < len(gpus) || start == 0; start += limit {
+		var s resourceslice.Slice
+		for _, gpu := range gpus[start:min(start+limit, len(gpus))] {
+			s.Devices = append(s.Devices, Device(gpu, taints[gpu.Name], simulated))
+		}
+		pool.Slices = append(pool.Slices, s)
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: pool}}
+}
+
+// Device describes one GPU. What could not be read is left out.
+func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.Device {
+	d := resourceapi.Device{
+		Name: gpu.Name,
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			api.AttributeType:      {StringValue: ptr.To(api.TypeGPU)},
+			api.AttributeIndex:     {IntValue: ptr.To(int64(gpu.Index))},
+			api.AttributeSimulated: {BoolValue: ptr.To(simulated)},
+		},
+	}
+	text := func(name resourceapi.QualifiedName, value string) {
+		if value != "" {
+			d.Attributes[name] = resourceapi.DeviceAttribute{StringValue: ptr.To(truncate(value))}
+		}
+	}
+	version := func(name resourceapi.QualifiedName, value string) {
+		if v, ok := semantic(value); ok {
+			d.Attributes[name] = resourceapi.DeviceAttribute{VersionValue: ptr.To(v)}
+		}
+	}
+	text(api.AttributeUUID, gpu.UUID)
+	text(api.AttributeProductName, gpu.Product)
+	text(api.AttributeBrand, gpu.Brand)
+	text(api.AttributeArchitecture, gpu.Architecture)
+	version(api.AttributeDriverVersion, gpu.DriverVersion)
+	version(api.AttributeCUDAVersion, gpu.CUDAVersion)
+	if gpu.ComputeMajor > 0 {
+		version(api.AttributeComputeCapability, fmt.Sprintf("%d.%d", gpu.ComputeMajor, gpu.ComputeMinor))
+	}
+	if attr, err := deviceattribute.GetPCIBusIDAttribute(gpu.PCIBusID); err == nil {
+		d.Attributes[attr.Name] = attr.Value
+	}
+	if gpu.MemoryBytes > 0 {
+		d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+			api.CapacityMemory: {Value: *resource.NewQuantity(int64(gpu.MemoryBytes), resource.BinarySI)},
+		}
+	}
+	for _, t := range taints {
+		d.Taints = append(d.Taints, resourceapi.DeviceTaint{
+			Key:       t.Key,
+			Value:     t.Value,
+			Effect:    resourceapi.DeviceTaintEffect(t.Effect),
+			TimeAdded: ptr.To(metav1.NewTime(t.Since)),
+		})
+	}
+	return d
+}
+
+// truncate cuts a string to what an attribute may have.
+func truncate(s string) string {
+	if len(s) > resourceapi.DeviceAttributeMaxValueLength {
+		return s[:resourceapi.DeviceAttributeMaxValueLength]
+	}
+	return s
+}
+
+var numbers = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?$`)
+
+// semantic makes of two or three numbers the semantic version that the API
+// wants: three numbers, without leading zeros ("580.95.05" is 580.95.5).
+func semantic(s string) (string, bool) {
+	m := numbers.FindStringSubmatch(s)
+	if m == nil {
+		return "", false
+	}
+	out := ""
+	for i, part := range m[1:] {
+		if part == "" {
+			part = "0"
+		}
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return "", false
+		}
+		if i > 0 {
+			out += "."
+		}
+		out += strconv.Itoa(n)
+	}
+	return out, true
+}

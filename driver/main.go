@@ -1,0 +1,229 @@
+// Command driver is the DRA driver gpu.lab.example on one node: it publishes
+// the node's GPUs, prepares them for Pods and tells how they are. See package
+// driver/internal/plugin for what it does, and package driver/api for what
+// others may rely on.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/gpu"
+	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
+	"github.com/dra-lab/dra-lab/driver/internal/plugin"
+	"github.com/dra-lab/dra-lab/driver/internal/report"
+)
+
+// Exit statuses.
+const (
+	exitDone   = 0 // asked to stop
+	exitFailed = 1 // a fatal error, which is the last line on stderr
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// flags are the command line.
+type flags struct {
+	node, podUID, gpus, http string
+	kubeconfig, hardwareDir  string
+	verbosity                int
+}
+
+func parse(args []string, stderr io.Writer) (flags, error) {
+	var f flags
+	fs := flag.NewFlagSet("driver", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "`name` of this node, and of its pool ($NODE_NAME)")
+	fs.StringVar(&f.podUID, "pod-uid", os.Getenv("POD_UID"), "`UID` of this Pod; lets another instance replace this one without a gap ($POD_UID)")
+	fs.StringVar(&f.gpus, "gpus", "simulated", "`kind` of GPUs: simulated")
+	fs.StringVar(&f.http, "http", ":8080", "`address` for "+api.PathLive+", "+api.PathReady+", "+api.PathMetrics+" and "+api.PathStatus+"; empty for none")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` to reach the API server with; empty inside a cluster")
+	fs.StringVar(&f.hardwareDir, "hardware-dir", api.HardwareDir, "`directory` with the state of simulated GPUs")
+	fs.IntVar(&f.verbosity, "v", 0, "`level` of logging on stderr")
+	if err := fs.Parse(args); err != nil {
+		return f, err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return f, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case f.node == "":
+		return f, errors.New("no node name: set -node-name or $NODE_NAME")
+	case f.gpus == "passthrough":
+		return f, errors.New("-gpus passthrough is not supported by this version")
+	case f.gpus != "simulated":
+		return f, fmt.Errorf("-gpus %q: want simulated", f.gpus)
+	}
+	return f, nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	f, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitDone
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "driver: error: %v\n", err)
+		return exitUsage
+	}
+	if err := logTo(stderr, f.verbosity); err != nil {
+		fmt.Fprintf(stderr, "driver: error: %v\n", err)
+		return exitFailed
+	}
+	limitMemory()
+	defer klog.Flush()
+	if err := serve(ctx, f, stdout); err != nil {
+		klog.Flush()
+		fmt.Fprintf(stderr, "driver: error: %v\n", err)
+		return exitFailed
+	}
+	return exitDone
+}
+
+// logTo sets klog up, which is configured through flags only.
+func logTo(stderr io.Writer, verbosity int) error {
+	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(fs)
+	for name, value := range map[string]string{"v": strconv.Itoa(verbosity), "logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := fs.Set(name, value); err != nil {
+			return fmt.Errorf("set up logging: %w", err)
+		}
+	}
+	klog.SetOutput(stderr)
+	return nil
+}
+
+// limitMemory keeps the garbage collector from saving work by using memory: the
+// driver is on every node and does little. The limit is soft; with many devices
+// the driver may use more.
+func limitMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(32 << 20)
+	}
+}
+
+// serve runs the driver until ctx ends.
+func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
+	client, err := connect(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("read boot ID: %w", err)
+	}
+	reports := report.New(stdout, f.node)
+	defer reports.Close()
+
+	lib, err := simulated.New(simulated.Config{
+		Node: f.node, Dir: f.hardwareDir,
+		OnError: func(err error) {
+			klog.FromContext(ctx).Error(err, "Simulated hardware")
+			reports.Report(api.Report{Step: api.StepError, Detail: "hardware", Err: err.Error()})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if ret := lib.Init(); ret != 0 {
+		return fmt.Errorf("initialize GPU library: %w", ret)
+	}
+	defer lib.Shutdown()
+	gpus, err := gpu.Discover(lib)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, gpus.Close()) }()
+	driver, err := plugin.Open(ctx, plugin.Config{
+		Node: f.node, Client: client,
+		Hardware: gpus, Binder: lib, Simulated: true,
+		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
+		Reports: reports,
+	})
+	if err != nil {
+		return err
+	}
+	if f.http != "" {
+		stop, err := listenHTTP(ctx, f.http, driver.Handler())
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	return driver.Run(ctx)
+}
+
+// connect makes a client of the API server. A burst of Pods fetches as many
+// claims at once, so the limits of the client are above client-go's.
+func connect(kubeconfig string) (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("configure API client: %w", err)
+	}
+	config.QPS, config.Burst = 100, 200
+	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("configure API client: %w", err)
+	}
+	return client, nil
+}
+
+// listenHTTP serves in the background. An error after the start ends up in the
+// log, and with the probes that then fail.
+func listenHTTP(ctx context.Context, address string, handler http.Handler) (stop func(), err error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("serve HTTP: %w", err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			klog.FromContext(ctx).Error(err, "Serve HTTP")
+		}
+	}()
+	return func() {
+		_ = server.Close()
+		<-done
+	}, nil
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}
