@@ -371,6 +371,11 @@ func assertGone(t *testing.T, p privateEngine) {
 			t.Errorf("network interface %q is left", i.Name)
 		}
 	}
+	for _, dir := range []string{"/run/docker", "/run/containerd"} {
+		if dockerds, err := findAll(func(argv []string) bool { return filepath.Base(argv[0]) == "dockerd" }); err != nil || len(dockerds) == 0 && exists(dir) {
+			t.Errorf("%s is left, %v", dir, err)
+		}
+	}
 	if rules := mustRun(t, exec.Command(findProgram("iptables-save"))); strings.Contains(rules, strings.ToUpper(p.prefix)) {
 		t.Errorf("firewall rules are left:\n%s", rules)
 	}
@@ -443,13 +448,26 @@ func killDaemon(t *testing.T, d daemon) {
 // powerCut ends everything of the engine that a power cut would end.
 func powerCut(t *testing.T, p privateEngine) {
 	t.Helper()
-	pid := mustRun(t, p.engine().Command(t.Context(), "inspect", "--format={{.State.Pid}}", "leftover"))
+	pid, id, _ := strings.Cut(mustRun(t, p.engine().Command(t.Context(), "inspect", "--format={{.State.Pid}} {{.Id}}", "leftover")), " ")
 	killDaemon(t, p.dockerd())
 	killDaemon(t, p.containerd())
 	if err := p.killShims(); err != nil {
 		t.Fatal(err)
 	}
 	mustRun(t, exec.Command("kill", "-9", pid))
+	for _, pattern := range []string{"/sys/fs/cgroup/*/docker/" + id, "/sys/fs/cgroup/docker/" + id} {
+		groups, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, group := range groups {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			if err := poll(ctx, func(context.Context) error { return os.Remove(group) }); err != nil {
+				t.Error(err)
+			}
+			cancel()
+		}
+	}
 	if err := errors.Join(unmountBelow(p.run, p.data), removeBridges(p.prefix), removeTree(p.run)); err != nil {
 		t.Fatal(err)
 	}

@@ -77,20 +77,25 @@ func (p privateEngine) stop(ctx context.Context) error {
 		removeFile(p.networkFile()),
 		removeTree(p.bin),
 		removeTree(p.run),
-		removeShimDirectory(),
+		removeSharedDirectories(),
 	)
 }
 
-// removeShimDirectory removes the directories for the sockets of containers,
-// which have the same place for all engines of a machine, if nobody needs them.
-func removeShimDirectory() error {
+// removeSharedDirectories removes the directories that all engines of a machine
+// put sockets into, wherever else they keep theirs, if nobody needs them.
+func removeSharedDirectories() error {
 	others, err := findAll(func(argv []string) bool {
-		return strings.Contains(filepath.Base(argv[0]), "containerd")
+		program := filepath.Base(argv[0])
+		return program == "dockerd" || strings.HasPrefix(program, "containerd")
 	})
 	if err != nil || len(others) > 0 {
 		return err
 	}
-	for _, dir := range []string{"/run/containerd/s", "/run/containerd"} {
+	// Without any containerd or shim, these are sockets of the dead.
+	if err := removeTree("/run/containerd/s"); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/run/containerd", "/run/docker/plugins", "/run/docker"} {
 		_ = os.Remove(dir) // only where it is empty
 	}
 	return nil
