@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dra-lab/dra-lab/lab/fault"
+)
+
+func newFault(l *lab) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fault",
+		Short: "Break simulated GPUs of a running lab, mend them, list what is broken",
+		Example: `  lab fault inject xid --code 79 --node dra-lab-worker --device gpu-0
+  lab fault list
+  lab fault clear --node dra-lab-worker`,
+		Args: cobra.ArbitraryArgs,
+		RunE: nounOnly,
+	}
+	cmd.AddCommand(newFaultInject(l), newFaultClear(l), newFaultList(l))
+	return cmd
+}
+
+func newFaultInject(l *lab) *cobra.Command {
+	var name string
+	var target fault.Target
+	var params fault.Params
+	var kinds strings.Builder
+	table := tabwriter.NewWriter(&kinds, 0, 0, 2, ' ', 0)
+	for _, k := range fault.Kinds() {
+		code := ""
+		if k.Code != "" {
+			code = "  --code is " + k.Code
+			if k.Default != 0 {
+				code += fmt.Sprintf(", %d if absent", k.Default)
+			}
+		}
+		fmt.Fprintf(table, "  %s\t%s%s\n", k.Name, k.Summary, code)
+	}
+	table.Flush() //nolint:errcheck // a strings.Builder takes everything
+	cmd := &cobra.Command{
+		Use:     "inject KIND",
+		Short:   "Break a GPU",
+		Long:    "Breaks a simulated GPU from outside, as hardware breaks: the driver is not told,\nit finds out. Kinds:\n\n" + kinds.String(),
+		Example: `  lab fault inject xid --code 79 --node dra-lab-worker --device gpu-0`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := fault.New(args[0], params)
+			if err != nil {
+				return err
+			}
+			c, err := l.open(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			if err := fault.Inject(cmd.Context(), c, target, f); err != nil {
+				return err
+			}
+			fmt.Fprintln(l.ui.Out(), f.ID)
+			return nil
+		},
+	}
+	nameFlag(cmd, &name)
+	cmd.Flags().StringVar(&target.Node, "node", "", "`node` of the GPU; needed where several nodes have GPUs")
+	cmd.Flags().StringVar(&target.Device, "device", "", "`device`, such as gpu-0; needed where the node has several")
+	cmd.Flags().IntVar(&params.Code, "code", 0, "the kind's code, such as an XID")
+	cmd.Flags().StringVar(&params.Message, "message", "", "why, for whoever lists faults")
+	cmd.Flags().DurationVar(&params.For, "for", 0, "mend it after this time; 0: when cleared")
+	return cmd
+}
+
+func newFaultClear(l *lab) *cobra.Command {
+	var name string
+	var filter fault.Filter
+	cmd := &cobra.Command{
+		Use:   "clear",
+		Short: "Mend what was broken, all of it without flags",
+		Example: `  lab fault clear
+  lab fault clear --node dra-lab-worker --device gpu-0`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := l.open(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			cleared, err := fault.Clear(cmd.Context(), c, filter)
+			if err != nil {
+				return err
+			}
+			return l.printFaults(cleared, "text")
+		},
+	}
+	nameFlag(cmd, &name)
+	cmd.Flags().StringVar(&filter.Node, "node", "", "only on this `node`")
+	cmd.Flags().StringVar(&filter.Device, "device", "", "only on this `device`")
+	cmd.Flags().StringVar(&filter.ID, "id", "", "only the fault with this `id`, as list shows it")
+	return cmd
+}
+
+func newFaultList(l *lab) *cobra.Command {
+	var name, format string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List what is broken, and since when",
+		Example: `  lab fault list -o json`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format, "text", "json"); err != nil {
+				return err
+			}
+			c, err := l.open(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			active, err := fault.List(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			return l.printFaults(active, format)
+		},
+	}
+	nameFlag(cmd, &name)
+	formatFlag(cmd, &format, "text, json")
+	return cmd
+}
+
+func (l *lab) printFaults(faults []fault.Active, format string) error {
+	if format == "json" {
+		if faults == nil {
+			faults = []fault.Active{}
+		}
+		return printJSON(l.ui.Out(), faults)
+	}
+	table := tabwriter.NewWriter(l.ui.Out(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tDEVICE\tKIND\tCODE\tAGE\tID\tMESSAGE")
+	now := time.Now()
+	for _, f := range faults {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n",
+			f.Node, f.Device, f.Kind, f.Code, f.Age(now).Round(time.Second), f.ID, f.Message)
+	}
+	return table.Flush()
+}

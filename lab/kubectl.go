@@ -1,0 +1,57 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+)
+
+func newKubectl(l *lab) *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubectl [--name NAME] ARGUMENT...",
+		Short: "Run the control-plane node's kubectl, for a machine that has none",
+		Example: `  lab kubectl get pods -A
+  lab kubectl apply -f - <pod.yaml`,
+		DisableFlagParsing: true, // the flags are kubectl's
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
+				return cmd.Help()
+			}
+			name := defaultName
+			if len(args) >= 2 && args[0] == "--name" {
+				name, args = args[1], args[2:]
+			}
+			c, err := l.open(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			engine, err := host.FindEngine(cmd.Context())
+			if err != nil {
+				return err
+			}
+			node, err := c.ControlPlane(cmd.Context())
+			if err != nil {
+				return err
+			}
+			argv := []string{"exec", "-i"}
+			if term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd())) {
+				argv = append(argv, "-t")
+			}
+			argv = append(argv, node.Name(), "kubectl", "--kubeconfig=/etc/kubernetes/admin.conf")
+			kubectl := engine.Command(cmd.Context(), append(argv, args...)...)
+			kubectl.Stdin, kubectl.Stdout, kubectl.Stderr = os.Stdin, l.ui.Out(), os.Stderr
+			err = kubectl.Run()
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+				return ui.WithStatus(fmt.Errorf("run kubectl on node %s: %w", node.Name(), err), exit.ExitCode())
+			}
+			return err
+		},
+	}
+}

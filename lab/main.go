@@ -1,0 +1,125 @@
+// Command lab runs the DRA lab: it brings up a real kind cluster with the
+// lab's DRA driver, runs scenarios on it, breaks things and shows what
+// happened. `lab --help` lists the verbs; the README has the whole story.
+//
+// Every verb is thin: it parses, calls one package below and prints. Results
+// go to stdout, progress and problems to stderr. The exit status is 0 when the
+// work is done, 1 when something failed, 2 when the command line was wrong.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dra-lab/dra-lab/lab/host/ociruntime"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(args []string, stdout, stderr io.Writer) int {
+	// The engine starts this verb for every container, with runc's own flags:
+	// it must neither parse them nor print anything of its own.
+	if len(args) > 0 && args[0] == ociruntime.Verb {
+		return ociruntime.Main(args[1:])
+	}
+
+	ctx, stop := interruptible(context.Background())
+	defer stop()
+	l := &lab{ui: ui.New(stdout, stderr, 0)}
+	root := newRoot(l)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return l.ui.Fail(root.ExecuteContext(ctx))
+}
+
+// errInterrupted is the cause of a context that Ctrl-C or SIGTERM ended.
+var errInterrupted = errors.New("interrupted")
+
+// interruptible returns a context that the first SIGINT or SIGTERM cancels
+// with errInterrupted; a second one ends the process, as it would have.
+func interruptible(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-signals:
+			signal.Stop(signals)
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
+}
+
+// lab is what every verb gets.
+type lab struct {
+	ui *ui.UI
+}
+
+func newRoot(l *lab) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lab",
+		Short: "A lab for Kubernetes Dynamic Resource Allocation on a real kind cluster",
+		Long: `A lab for Kubernetes Dynamic Resource Allocation (DRA): a real kind cluster, the lab's
+own DRA driver, GPUs passed through or simulated, scenarios, faults and a timeline of
+what happened between a Pod that asks for a GPU and the GPU.`,
+		Example: `  lab up                 # cluster and driver
+  lab run training       # the walk-through, with its timeline
+  lab status             # nodes, devices, claims
+  lab down               # remove it all, keep caches`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return ui.UsageError(ui.WithHint(err, "%s --help", cmd.CommandPath()))
+	})
+	root.AddCommand(
+		newUp(l), newDown(l), newStatus(l),
+		newRun(l), newScenarios(l), newTimeline(l),
+		newFault(l),
+		newDoctor(l), newNodeImage(l),
+		newEnv(l), newKubectl(l), newCollect(l),
+	)
+	usageErrors(root)
+	return root
+}
+
+// usageErrors makes wrong arguments of c and its children usage errors, which
+// have an exit status of their own and name the help page.
+func usageErrors(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			return ui.UsageError(ui.WithHint(check(cmd, args), "%s --help", cmd.CommandPath()))
+		}
+	}
+	for _, child := range c.Commands() {
+		usageErrors(child)
+	}
+}
+
+// nounOnly is the RunE of a verb that only has sub-commands.
+func nounOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	return ui.UsageError(ui.WithHint(fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath()), "%s --help", cmd.CommandPath()))
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+)
+
+type runOptions struct {
+	name, kubeconfig, junit, format string
+	short                           bool
+}
+
+func newRun(l *lab) *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run [SCENARIO...]",
+		Short: "Run scenarios, all of them without names",
+		Long: `Runs scenarios on the lab. Each has a namespace of its own and leaves the lab as it
+found it, also when it fails. "lab scenarios" lists them.`,
+		Example: `  lab run training
+  lab run --short --junit report.xml`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFormat(o.format, "text", "json"); err != nil {
+				return err
+			}
+			return l.run(cmd.Context(), o, args)
+		},
+	}
+	nameFlag(cmd, &o.name)
+	cmd.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "run against the cluster of this kubeconfig `file` instead of a lab; what needs the nodes of a lab is skipped")
+	cmd.Flags().StringVar(&o.junit, "junit", "", "write a JUnit report to this `file`")
+	cmd.Flags().BoolVar(&o.short, "short", false, "only the short ones")
+	formatFlag(cmd, &o.format, "text, json")
+	return cmd
+}
+
+func newScenarios(l *lab) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "scenarios",
+		Short:   "List the scenarios",
+		Example: `  lab scenarios -o json`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format, "text", "json"); err != nil {
+				return err
+			}
+			return l.scenarios(cmd.Context(), nil, "-lab.list", "-lab.output="+format)
+		},
+	}
+	formatFlag(cmd, &format, "text, json")
+	return cmd
+}
+
+func (l *lab) run(ctx context.Context, o runOptions, names []string) error {
+	var env []string
+	if o.kubeconfig != "" {
+		env = append(env, "KUBECONFIG="+o.kubeconfig, "DRA_LAB_CLUSTER=")
+	} else {
+		c, err := l.open(ctx, o.name)
+		if err != nil {
+			return err
+		}
+		env = append(env, "KUBECONFIG="+c.Kubeconfig(), "DRA_LAB_CLUSTER="+c.Name())
+	}
+	args := []string{"-lab.output=" + o.format}
+	if o.short {
+		args = append(args, "-test.short")
+	}
+	if o.junit != "" {
+		path, err := filepath.Abs(o.junit)
+		if err != nil {
+			return fmt.Errorf("find JUnit report %q: %w", o.junit, err)
+		}
+		args = append(args, "-lab.junit="+path)
+	}
+	return l.scenarios(ctx, env, append(args, names...)...)
+}
+
+// scenarios runs the test binary that has the scenarios: it was compiled with
+// them, so a machine that runs it needs no Go. Its output is the result.
+func (l *lab) scenarios(ctx context.Context, env []string, args ...string) error {
+	binary, err := beside("scenarios.test")
+	if err != nil {
+		return err
+	}
+	state, err := host.StateDir()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(cmd.Env, "DRA_LAB_STATE="+state)
+	cmd.Stdout, cmd.Stderr = l.ui.Out(), os.Stderr
+	// A scenario that is interrupted tidies up after itself.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 2 * time.Minute
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return ui.WithStatus(fmt.Errorf("run scenarios: %w", err), exit.ExitCode())
+	}
+	if err != nil {
+		return fmt.Errorf("run scenarios: %w", err)
+	}
+	return nil
+}
+
+// beside finds a program that was built together with this one.
+func beside(name string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the lab's programs: %w", err)
+	}
+	path := filepath.Join(filepath.Dir(self), name)
+	if _, err := os.Stat(path); err != nil {
+		return "", ui.WithHint(fmt.Errorf("find %s: %w", name, err), "make build")
+	}
+	return path, nil
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dra-lab/dra-lab/lab/cluster"
+	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/install"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+	"github.com/dra-lab/dra-lab/lab/nodeimage"
+)
+
+const (
+	defaultName   = "dra-lab"
+	defaultConfig = "kind-config.yaml"
+)
+
+// nameFlag adds --name, which every verb that works on a lab has.
+func nameFlag(cmd *cobra.Command, name *string) {
+	cmd.Flags().StringVar(name, "name", defaultName, "`name` of the lab's cluster")
+}
+
+type upOptions struct {
+	name, config, kubernetes, nodeImage, gpus string
+	retain                                    bool
+}
+
+func newUp(l *lab) *cobra.Command {
+	var o upOptions
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring up the cluster and the driver",
+		Long: `Brings up a real kind cluster with the DRA feature gates of its Kubernetes version and
+rolls out the lab's driver. What is there already and unchanged is left alone, so it is
+safe to repeat, and after an interruption it goes on where it stopped.`,
+		Example: `  lab up
+  lab up --gpus simulated=h100:8
+  lab up --kubernetes v1.36.3 --name older`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return l.up(cmd.Context(), o)
+		},
+	}
+	nameFlag(cmd, &o.name)
+	cmd.Flags().StringVar(&o.config, "config", "", "kind config `file` (default "+defaultConfig+", else one control plane and two workers)")
+	cmd.Flags().StringVar(&o.kubernetes, "kubernetes", nodeimage.DefaultKubernetes, "Kubernetes `version`; any that can be pulled or built")
+	cmd.Flags().StringVar(&o.nodeImage, "node-image", "", "node `image` to use as it is, instead of looking one up for --kubernetes")
+	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "auto, simulated[=`PROFILE:COUNT`,...] or passthrough")
+	cmd.Flags().BoolVar(&o.retain, "retain", false, "keep the nodes of a cluster that does not come up, to look at them")
+	return cmd
+}
+
+func (l *lab) up(ctx context.Context, o upOptions) error {
+	gpus, err := install.ParseGPUs(o.gpus)
+	if err != nil {
+		return ui.UsageError(err)
+	}
+	config, err := readConfig(o.config)
+	if err != nil {
+		return err
+	}
+	// Before minutes are spent on an image: what the last step will need.
+	artifacts, err := install.FindArtifacts()
+	if err != nil {
+		return err
+	}
+
+	unlock, err := host.Lock(ctx, "cluster-"+o.name, l.ui)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	engine, err := host.EnsureEngine(ctx, l.ui)
+	if err != nil {
+		return err
+	}
+	if err := engine.Use(); err != nil {
+		return err
+	}
+	// A cluster of the same name that is not ours is refused before an image is
+	// built for it.
+	if _, err := cluster.Open(ctx, o.name); err != nil && !errors.Is(err, cluster.ErrNotFound) {
+		return err
+	}
+	image, err := l.nodeImage(ctx, engine, o)
+	if err != nil {
+		return err
+	}
+	c, err := cluster.Ensure(ctx, cluster.Options{
+		Name:         o.name,
+		Config:       config,
+		Image:        image,
+		Restrictions: engine.Restrictions,
+		Retain:       o.retain,
+	}, l.ui)
+	if err != nil {
+		return err
+	}
+	if err := install.Install(ctx, c, install.Options{Artifacts: artifacts, GPUs: gpus}, l.ui); err != nil {
+		return err
+	}
+	l.ui.Info("lab %q is up: try \"lab status\", \"lab run training\", eval \"$(lab env)\"", o.name)
+	return nil
+}
+
+func (l *lab) nodeImage(ctx context.Context, engine *host.Engine, o upOptions) (nodeimage.Image, error) {
+	if o.nodeImage != "" {
+		return nodeimage.Inspect(ctx, engine, o.nodeImage)
+	}
+	return nodeimage.Ensure(ctx, engine, nodeimage.Options{Kubernetes: o.kubernetes}, l.ui)
+}
+
+// readConfig reads the kind config at path. Without a path it takes the one in
+// the working directory, and without that the built-in one.
+func readConfig(path string) (*cluster.Config, error) {
+	optional := path == ""
+	if optional {
+		path = defaultConfig
+	}
+	data, err := os.ReadFile(path)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		return cluster.DefaultConfig(), nil
+	}
+	if err != nil {
+		return nil, ui.UsageError(fmt.Errorf("read kind config: %w", err))
+	}
+	config, err := cluster.ParseConfig(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return config, nil
+}
