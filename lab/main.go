@@ -20,6 +20,7 @@ import (
 
 	"github.com/dra-lab/dra-lab/lab/host/ociruntime"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
+	"github.com/dra-lab/dra-lab/lab/plugin"
 )
 
 func main() {
@@ -27,10 +28,16 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	// The engine starts this verb for every container, with runc's own flags:
-	// it must neither parse them nor print anything of its own.
-	if len(args) > 0 && args[0] == ociruntime.Verb {
-		return ociruntime.Main(args[1:])
+	// Two verbs are for programs: the engine starts the one for every container,
+	// the lab itself the other inside a node. Their flags and output are their
+	// own.
+	if len(args) > 0 {
+		switch args[0] {
+		case ociruntime.Verb:
+			return ociruntime.Main(args[1:])
+		case plugin.RelayVerb:
+			return plugin.RelayMain(args[1:])
+		}
 	}
 
 	ctx, stop := interruptible(context.Background())
@@ -95,7 +102,7 @@ what happened between a Pod that asks for a GPU and the GPU.`,
 	root.AddCommand(
 		newUp(l), newDown(l), newStatus(l),
 		newRun(l), newScenarios(l), newTimeline(l),
-		newFault(l),
+		newFault(l), newPlugin(l),
 		newDoctor(l), newNodeImage(l),
 		newEnv(l), newKubectl(l), newCollect(l),
 	)
