@@ -378,6 +378,9 @@ func (b background) start(ctx context.Context) error {
 		cmd.Env = daemonEnv(os.Environ())
 		cmd.Stdout, cmd.Stderr = log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := raiseFileLimit(); err != nil {
+			return fmt.Errorf("start %s: %w", b.program, err)
+		}
 		if err := cmd.Start(); err != nil {
 			return fmt.Errorf("start %s: %w", b.program, err)
 		}
@@ -396,6 +399,23 @@ func (b background) start(ctx context.Context) error {
 	if err != nil {
 		return ui.WithDetail(fmt.Errorf("start %s (log: %s): %w", b.program, b.log, err),
 			"last lines of "+b.log, tail(b.log, 20))
+	}
+	return nil
+}
+
+// raiseFileLimit lets this process and what it starts open as many files as the
+// hard limit says, as a service manager would. A login shell's 1024 would be
+// handed down to every container.
+func raiseFileLimit() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read limit of open files: %w", err)
+	}
+	// Beyond that, programs that close all they might have open take minutes.
+	limit.Cur = min(limit.Max, 1<<20)
+	// Go raises the limit for itself alone; set explicitly, children get it.
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("raise limit of open files: %w", err)
 	}
 	return nil
 }

@@ -119,6 +119,21 @@ func TestBesideAnotherEngine(t *testing.T) {
 		t.Errorf("the other engine changed by the start of ours (-before +after):\n%s", diff)
 	}
 
+	// Its daemon may open as many files as this machine allows.
+	process, err := p.dockerd().find()
+	if err != nil || process == nil {
+		t.Fatalf("find dockerd: %v, %v", process, err)
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(limits)) {
+		if fields := strings.Fields(line); strings.HasPrefix(line, "Max open files") && fields[3] != fields[4] {
+			t.Errorf("dockerd has a limit of %s open files, and could have %s", fields[3], fields[4])
+		}
+	}
+
 	// When containers of somebody's are in it, it does not stop.
 	runPause(t, e, "--name=kept", "--network="+kindNetwork)
 	if err := p.stop(ctx); !errors.Is(err, ErrEngineInUse) || !strings.Contains(err.Error(), "kept") {

@@ -261,7 +261,9 @@ func TestInstallPackages(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "apt-get"), []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			err := installPackages(t.Context(), testUI(t).Step("installing"), filepath.Join(dir, "policy-rc.d"), []string{"x"})
+			step := testUI(t).Step("installing")
+			defer step.Done(nil)
+			err := installPackages(t.Context(), step, filepath.Join(dir, "policy-rc.d"), []string{"x"})
 			if (err != nil) != tc.fails {
 				t.Errorf("error = %v, want one: %t", err, tc.fails)
 			}
