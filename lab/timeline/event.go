@@ -84,8 +84,10 @@ const (
 	DeviceHealth     Kind = "device-health" // the driver reports it; Detail is the health
 	DriverStep       Kind = "driver-step"   // anything else that the driver reports; Detail names it
 
+	FaultAsked    Kind = "fault-asked" // the command to inject one
 	FaultInjected Kind = "fault-injected"
 	FaultCleared  Kind = "fault-cleared"
+	Action        Kind = "action"   // something else that the user did
 	Measured      Kind = "measured" // a figure that was worked out from earlier events
 	Warning       Kind = "warning"  // a Kubernetes Event of type Warning; Detail is its reason
 

@@ -1,0 +1,103 @@
+// Package catalog lists the scenarios: what each is called, what it proves, and
+// which test runs it.
+package catalog
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Scenario is one entry of the list.
+type Scenario struct {
+	Name   string `json:"name"`   // as users write it
+	Test   string `json:"test"`   // the Go test that runs it
+	Proves string `json:"proves"` // one sentence, lower case, no period
+	Short  bool   `json:"short"`  // part of every test run
+	// Nodes says that it reaches into the lab's nodes, which a cluster that is
+	// only known by its kubeconfig does not allow.
+	Nodes bool `json:"needsNodes"`
+}
+
+// All lists the scenarios, the one that shows most first.
+func All() []Scenario {
+	return []Scenario{
+		{
+			Name: "training", Test: "TestTraining", Short: true, Nodes: true,
+			Proves: "a GPU fails in the middle of a training job, and the job ends with the same bits as if it had not",
+		},
+		{
+			Name: "basic", Test: "TestBasic", Short: true, Nodes: true,
+			Proves: "a Pod gets the GPU that its claim promises, and gives everything back when it goes",
+		},
+		{
+			Name: "shared-claim", Test: "TestSharedClaim", Short: true, Nodes: true,
+			Proves: "two Pods share the GPU of one claim, which is unprepared only after the last of them",
+		},
+		{
+			Name: "pending", Test: "TestPending", Short: true,
+			Proves: "a Pod that asks for more GPUs than a node has stays pending and says why, and starts nothing",
+		},
+		{
+			Name: "driver-restart", Test: "TestDriverRestart", Short: true, Nodes: true,
+			Proves: "a driver that is replaced between prepare and unprepare knows what its predecessor prepared",
+		},
+		{
+			Name: "kubelet-restart", Test: "TestKubeletRestart", Nodes: true,
+			Proves: "a kubelet that restarts leaves a running Pod and its GPU alone, and can still unprepare",
+		},
+	}
+}
+
+// Find returns the scenarios of these names, in their order; without names, all.
+func Find(names []string) ([]Scenario, error) {
+	if len(names) == 0 {
+		return All(), nil
+	}
+	var found []Scenario
+	for _, name := range names {
+		i := slices.IndexFunc(All(), func(s Scenario) bool { return s.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("unknown scenario %q, have %s", name, strings.Join(Names(), ", "))
+		}
+		found = append(found, All()[i])
+	}
+	return found, nil
+}
+
+// Names are those of all scenarios.
+func Names() []string {
+	var names []string
+	for _, s := range All() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// Pattern is the value of -test.run that runs these scenarios and nothing else.
+func Pattern(chosen []Scenario) string {
+	var tests []string
+	for _, s := range chosen {
+		tests = append(tests, s.Test)
+	}
+	return "^(" + strings.Join(tests, "|") + ")$"
+}
+
+// WriteText writes the list for people.
+func WriteText(w io.Writer, list []Scenario) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tSHORT\tPROVES THAT")
+	for _, s := range list {
+		short := "no"
+		if s.Short {
+			short = "yes"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", s.Name, short, s.Proves)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("write scenarios: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/e2e-framework/klient/decoder"
+	"sigs.k8s.io/e2e-framework/klient/k8s"
+	"sigs.k8s.io/e2e-framework/klient/k8s/resources"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+)
+
+const (
+	// labConfig is the ConfigMap in which the lab says which images it
+	// brought; keyTrainer is the trainer's.
+	labConfig  = "lab"
+	keyTrainer = "trainerImage"
+
+	// placeholderImage stands in manifests for the trainer's image.
+	placeholderImage = "trainer"
+	// sharedVolume is the name of a volume that is to be the scenario's
+	// folder on the disk that all nodes share.
+	sharedVolume = "shared"
+	// sharedRoot is where nodes have that disk.
+	sharedRoot = "/var/lib/dra-lab/shared"
+)
+
+// trainerImage is the image that the lab has put on the nodes.
+func (s *Stage) trainerImage(ctx context.Context) (string, error) {
+	if image := os.Getenv(EnvTrainer); image != "" {
+		return image, nil
+	}
+	m, err := s.Client.CoreV1().ConfigMaps(api.Namespace).Get(ctx, labConfig, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("find the trainer's image: %w", err)
+	}
+	image := m.Data[keyTrainer]
+	if image == "" {
+		return "", fmt.Errorf("find the trainer's image: ConfigMap %s/%s has no %s", api.Namespace, labConfig, keyTrainer)
+	}
+	return image, nil
+}
+
+// SharedDir is the scenario's folder on the disk that all nodes share.
+func (s *Stage) SharedDir() string { return path.Join(sharedRoot, s.Namespace) }
+
+// Create creates the objects of a manifest in the scenario's namespace. The
+// trainer's image and the shared volume are filled in.
+func (s *Stage) Create(ctx context.Context, manifest []byte) error {
+	client, err := resources.New(s.config)
+	if err != nil {
+		return fmt.Errorf("create objects: %w", err)
+	}
+	err = decoder.DecodeEach(ctx, bytes.NewReader(manifest), decoder.CreateHandler(client),
+		decoder.MutateNamespace(s.Namespace), decoder.MutateOption(s.fillIn))
+	if err != nil {
+		return fmt.Errorf("create objects: %w", err)
+	}
+	return nil
+}
+
+func (s *Stage) fillIn(object k8s.Object) error {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		s.fillInPod(&o.Spec)
+	case *batchv1.Job:
+		s.fillInPod(&o.Spec.Template.Spec)
+	}
+	return nil
+}
+
+func (s *Stage) fillInPod(spec *corev1.PodSpec) {
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		if c.Image == placeholderImage {
+			// The image is on the nodes and nowhere else.
+			c.Image, c.ImagePullPolicy = s.trainer, corev1.PullNever
+		}
+	}
+	for i := range spec.Volumes {
+		if v := &spec.Volumes[i]; v.Name == sharedVolume {
+			kind := corev1.HostPathDirectoryOrCreate
+			v.VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.SharedDir(), Type: &kind}}
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/e2e-framework/klient/conf"
+	"sigs.k8s.io/e2e-framework/pkg/env"
+	"sigs.k8s.io/e2e-framework/pkg/envconf"
+	"sigs.k8s.io/e2e-framework/pkg/features"
+
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/lab/cluster"
+	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/timeline"
+	"github.com/dra-lab/dra-lab/scenarios/catalog"
+)
+
+// Environment that says which cluster to play on.
+const (
+	// EnvCluster names a lab on this machine.
+	EnvCluster = "DRA_LAB_CLUSTER"
+	// EnvKubeconfig is for a cluster that is no lab of this machine.
+	EnvKubeconfig = "KUBECONFIG"
+	// EnvTrainer is the image of the trainer, for a cluster without the lab's
+	// ConfigMap.
+	EnvTrainer = "DRA_LAB_TRAINER_IMAGE"
+)
+
+const (
+	// cleanupTime bounds the cleaning up after a scenario.
+	cleanupTime = 90 * time.Second
+	// setupTime bounds the preparations of a scenario.
+	setupTime = 2 * time.Minute
+
+	labelScenario = api.DriverName + "/scenario"
+)
+
+// Stage is where one scenario plays.
+type Stage struct {
+	scenario catalog.Scenario
+	lab      *cluster.Cluster // nil when only a kubeconfig is known
+	config   *rest.Config
+	env      *envconf.Config
+	trainer  string // image
+
+	// Client is the administrator's.
+	Client kubernetes.Interface
+	// Namespace is the scenario's own, "" before Begin.
+	Namespace string
+	// Recorder records what happens in Namespace, nil before Begin.
+	Recorder *timeline.Recorder
+
+	ended sync.Once
+}
+
+// New takes the cluster that the environment names for the scenario of this
+// name, or skips the test. What Begin makes goes when t ends.
+func New(t *testing.T, name string) *Stage {
+	t.Helper()
+	found, err := catalog.Find([]string{name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Stage{scenario: found[0]}
+	if testing.Short() && !s.scenario.Short {
+		t.Skipf("scenario %s is not short", name)
+	}
+	lab, kubeconfig := os.Getenv(EnvCluster), os.Getenv(EnvKubeconfig)
+	switch {
+	case lab == "" && kubeconfig == "":
+		t.Skipf("set %s to the name of a lab, or %s", EnvCluster, EnvKubeconfig)
+	case lab == "" && s.scenario.Nodes:
+		t.Skipf("scenario %s reaches into nodes: set %s to the name of a lab", name, EnvCluster)
+	}
+	if err := s.connect(t.Context(), lab, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *Stage) connect(ctx context.Context, lab, kubeconfig string) (err error) {
+	if lab != "" {
+		if s.lab, err = cluster.Open(ctx, lab); err != nil {
+			return err
+		}
+		kubeconfig = s.lab.Kubeconfig()
+	}
+	if s.config, err = conf.New(kubeconfig); err != nil {
+		return fmt.Errorf("read kubeconfig %q: %w", kubeconfig, err)
+	}
+	s.config.QPS, s.config.Burst = 100, 200
+	s.env = envconf.NewWithKubeConfig(kubeconfig)
+	if s.Client, err = kubernetes.NewForConfig(s.config); err != nil {
+		return fmt.Errorf("connect to the cluster: %w", err)
+	}
+	return nil
+}
+
+// Play runs the feature. An interrupt ends what it waits for, and then tidies
+// up as after any failure.
+func (s *Stage) Play(t *testing.T, feature *features.FeatureBuilder) {
+	t.Helper()
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	environment, err := env.NewWithContext(ctx, s.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.end(t) })
+	t.Logf("scenario %s: %s", s.scenario.Name, s.scenario.Proves)
+	environment.Test(t, feature.Teardown(s.teardown).Feature())
+	if ctx.Err() != nil {
+		// Tidied up; now the signal has its usual effect, and the scenarios
+		// after this one do not begin.
+		s.end(t)
+		stop()
+		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+			t.Fatalf("end after an interrupt: %v", err)
+		}
+	}
+}
+
+// Begin is the first setup step of a feature: it removes what a killed run left
+// behind, makes the namespace and starts the recorder.
+func (s *Stage) Begin(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	preparing, cancel := context.WithTimeout(ctx, setupTime)
+	defer cancel()
+	if err := s.begin(preparing, ctx); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+func (s *Stage) begin(ctx, recording context.Context) error {
+	if err := s.removeLeftovers(ctx); err != nil {
+		return err
+	}
+	image, err := s.trainerImage(ctx)
+	if err != nil {
+		return err
+	}
+	s.trainer = image
+	made, err := s.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: s.scenario.Name + "-",
+		Labels:       map[string]string{labelScenario: s.scenario.Name},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("make namespace of scenario %q: %w", s.scenario.Name, err)
+	}
+	s.Namespace = made.Name
+	// The recorder goes on until the end of the test, beyond Setup.
+	s.Recorder, err = timeline.Start(context.WithoutCancel(recording), s.config, timeline.Config{
+		Title: "scenario " + s.scenario.Name, Namespace: s.Namespace, Live: os.Stdout,
+	})
+	return err
+}
+
+// teardown ends the scenario within its feature, so that trouble in tidying up
+// is the feature's failure.
+func (s *Stage) teardown(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	s.end(t)
+	return ctx
+}
+
+// end undoes what the scenario did, once.
+func (s *Stage) end(t *testing.T) {
+	t.Helper()
+	s.ended.Do(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), cleanupTime)
+		defer cancel()
+		if err := s.tidy(ctx); err != nil {
+			t.Errorf("tidy up after scenario %s: %v", s.scenario.Name, err)
+		}
+	})
+}
+
+func (s *Stage) tidy(ctx context.Context) error {
+	errs := []error{s.clearFaults(ctx)}
+	if s.Namespace != "" {
+		errs = append(errs, s.removeNamespace(ctx, s.Namespace), s.removeShared(ctx))
+	}
+	errs = append(errs, s.waitUntainted(ctx))
+	if s.Recorder != nil {
+		recorded, err := s.Recorder.Stop()
+		errs = append(errs, err, s.save(recorded))
+	}
+	return errors.Join(errs...)
+}
+
+// save keeps the timeline under the scenario's name, and as the last one.
+func (s *Stage) save(recorded timeline.Timeline) error {
+	state, err := host.StateDir()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		recorded.Save(TimelinePath(state, s.scenario.Name)),
+		recorded.Save(TimelinePath(state, "last")),
+	)
+}
+
+// TimelinePath is where the timeline of a scenario is kept in the lab's state
+// directory.
+func TimelinePath(state, name string) string {
+	return filepath.Join(state, "timelines", name+".json")
+}

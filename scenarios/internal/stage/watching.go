@@ -1,0 +1,125 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-lab/dra-lab/lab/timeline"
+)
+
+// Match says whether an event is the one that is meant.
+type Match func(timeline.Event) bool
+
+// Is is an event of a kind that has all the rest.
+func Is(kind timeline.Kind, rest ...Match) Match {
+	return func(e timeline.Event) bool {
+		if e.Kind != kind {
+			return false
+		}
+		for _, m := range rest {
+			if !m(e) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// Pod is an event of the Pod of this name, or of one whose name begins so if
+// it ends in a hyphen.
+func Pod(name string) Match {
+	return func(e timeline.Event) bool {
+		return e.Pod == name || strings.HasSuffix(name, "-") && strings.HasPrefix(e.Pod, name)
+	}
+}
+
+// Claim is an event of the claim of this name.
+func Claim(name string) Match { return func(e timeline.Event) bool { return e.Claim == name } }
+
+// Device is an event of a GPU.
+func Device(g GPU) Match {
+	return func(e timeline.Event) bool { return e.Device == g.Name && (e.Node == "" || e.Node == g.Node) }
+}
+
+// Detail is an event with this detail.
+func Detail(detail string) Match { return func(e timeline.Event) bool { return e.Detail == detail } }
+
+// Says is an event whose text has these words.
+func Says(words string) Match {
+	return func(e timeline.Event) bool { return strings.Contains(e.Text, words) }
+}
+
+// Not is an event that m is not.
+func Not(m Match) Match { return func(e timeline.Event) bool { return !m(e) } }
+
+// After is an event that was later than first.
+func After(first timeline.Event) Match {
+	return func(e timeline.Event) bool { return e.Time.After(first.Time) }
+}
+
+// AtStep is an event of a workload that has made at least so many steps.
+func AtStep(step int64) Match {
+	return func(e timeline.Event) bool { return e.Workload != nil && e.Workload.Step >= step }
+}
+
+// Await waits for an event, for at most d, and fails the test at once when it
+// does not come.
+func (s *Stage) Await(ctx context.Context, t *testing.T, d time.Duration, what string, match Match) timeline.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("not within %s", d))
+	defer cancel()
+	e, err := s.Recorder.Wait(ctx, what, match)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// jitter is how much later than it happened a change may reach a watch on a
+// busy machine. Reports have their own clock and may seem earlier than it.
+const jitter = 150 * time.Millisecond
+
+// Step is one event of an order.
+type Step struct {
+	What  string
+	Match Match
+}
+
+// InOrder checks that the timeline has an event for each step and that none is
+// before the one of the step ahead of it, and returns the events.
+func (s *Stage) InOrder(t *testing.T, steps ...Step) []timeline.Event {
+	t.Helper()
+	recorded := s.Recorder.Timeline()
+	var events []timeline.Event
+	for i, step := range steps {
+		e, ok := recorded.First(step.Match)
+		if !ok {
+			t.Fatalf("the timeline has no event: %s", step.What)
+		}
+		if i > 0 && e.Time.Before(events[i-1].Time.Add(-jitter)) {
+			t.Errorf("%s came at %+.3fs, %s only at %+.3fs", step.What, recorded.Since(e).Seconds(),
+				steps[i-1].What, recorded.Since(events[i-1]).Seconds())
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// Measure notes how long it took from one event to another, in the timeline
+// and in the test's output, and fails the test when that is over the limit.
+func (s *Stage) Measure(t *testing.T, what string, from, to timeline.Event, limit time.Duration) {
+	t.Helper()
+	took := to.Time.Sub(from.Time)
+	verdict := "within"
+	if took > limit {
+		verdict = "MISSED"
+		t.Errorf("%s took %.3f s, at most %.1f s allowed", what, took.Seconds(), limit.Seconds())
+	}
+	s.Recorder.Note(timeline.Event{
+		Component: timeline.Lab, Kind: timeline.Measured, Pod: to.Pod, Detail: what, Duration: took,
+		Text: fmt.Sprintf("measured: %s: %.3f s (%s %.1f s)", what, took.Seconds(), verdict, limit.Seconds()),
+	})
+}
