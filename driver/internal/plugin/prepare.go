@@ -47,17 +47,14 @@ func (d *Driver) begin(operation, step string, uid types.UID, namespace, name st
 	return w
 }
 
-// done reports that a step is done and passes its point.
-func (w *work) done(p Point, detail string) {
+// done reports that a step is done, in words that read after "claim NAME: ",
+// and passes its point.
+func (w *work) done(p Point, words string) {
 	now := time.Now()
 	took := now.Sub(w.last)
 	w.last = now
-	step := strings.TrimPrefix(string(p), w.operation+"/")
-	if detail != "" {
-		step += ": " + detail
-	}
 	w.d.metrics.Step(w.operation, strings.TrimPrefix(string(p), w.operation+"/"), took)
-	w.report(w.operation+"-step", step, took, nil)
+	w.report(w.operation+"-step", words, took, nil)
 	if w.d.cfg.At != nil {
 		w.d.cfg.At(p, w.claim.ClaimUID)
 	}
@@ -137,7 +134,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 	if err != nil {
 		return nil, err
 	}
-	w.done(PrepareResolved, w.claim.Device)
+	w.done(PrepareResolved, "devices "+w.claim.Device+" verified")
 
 	entry, err := d.store.Start(ctx, want)
 	if err != nil {
@@ -145,9 +142,9 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 	}
 	again := entry.Phase == checkpoint.Completed
 	if again {
-		w.done(PrepareStarted, "was prepared already")
+		w.done(PrepareStarted, "checkpoint entry found: it was prepared already")
 	} else {
-		w.done(PrepareStarted, "")
+		w.done(PrepareStarted, "checkpoint entry written")
 	}
 	defer func() {
 		if err != nil && !again {
@@ -163,20 +160,20 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 			return nil, err
 		}
 	}
-	w.done(PrepareBound, "")
+	w.done(PrepareBound, "memory of "+w.claim.Device+" initialised")
 
 	// Also when it was prepared before: the directory may have been lost.
 	if err := d.describe(string(c.UID), assigned); err != nil {
 		return nil, err
 	}
-	w.done(PrepareDescribed, "")
+	w.done(PrepareDescribed, "CDI spec written")
 
 	if !again {
 		if err := d.store.Complete(ctx, string(c.UID)); err != nil {
 			return nil, err
 		}
 	}
-	w.done(PrepareCompleted, "")
+	w.done(PrepareCompleted, "checkpoint entry completed")
 	d.askAbout(assigned)
 	return cdiDevices(string(c.UID), assigned), nil
 }

@@ -74,15 +74,15 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	}
 	w.claim.Device = strings.Join(entry.Names(), ",")
 	if known {
-		w.done(UnprepareFound, string(entry.Phase))
+		w.done(UnprepareFound, "checkpoint entry found: "+string(entry.Phase))
 	} else {
-		w.done(UnprepareFound, "not prepared here")
+		w.done(UnprepareFound, "no checkpoint entry: it was not prepared here, or unprepared before")
 	}
 	// First, so that no container can start with the devices from now on.
 	if err := d.cdi.Remove(string(uid)); err != nil {
 		return err
 	}
-	w.done(UnprepareHidden, "")
+	w.done(UnprepareHidden, "CDI spec removed")
 	if !known {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 			return err
 		}
 	}
-	w.done(UnprepareUnbound, "")
+	w.done(UnprepareUnbound, "memory of "+w.claim.Device+" given back")
 
 	left := d.leftovers(ctx, entry)
 	for _, l := range left {
@@ -103,13 +103,13 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 		// another namespace, and may by now belong to somebody else.
 		w.report(api.StepLeftover, l, 0, nil)
 	}
-	w.done(UnprepareVerified, strings.Join(left, "; "))
+	w.done(UnprepareVerified, d.verdict(entry, left))
 
 	// Last: until here a crash has the kubelet, or the next start, do it again.
 	if err := d.store.Remove(ctx, string(uid)); err != nil {
 		return err
 	}
-	w.done(UnprepareForgotten, "")
+	w.done(UnprepareForgotten, "checkpoint entry removed")
 	for _, dev := range entry.Devices {
 		if gpu, ok := d.inventory.GPUs[dev.Name]; ok {
 			d.monitor.Ask(gpu.Index)
@@ -138,6 +138,30 @@ func (d *Driver) leftovers(ctx context.Context, entry checkpoint.Entry) []string
 		case <-time.After(leftoverPoll):
 		}
 	}
+}
+
+// verdict puts the look for leftovers into words.
+func (d *Driver) verdict(entry checkpoint.Entry, left []string) string {
+	if len(left) > 0 {
+		return strings.Join(left, "; ")
+	}
+	var words []string
+	for _, dev := range entry.Devices {
+		gpu, ok := d.inventory.GPUs[dev.Name]
+		if !ok || dev.Shared {
+			continue
+		}
+		usage, err := d.cfg.Hardware.Usage(gpu.Index)
+		if err != nil || dev.BaselineBytes == nil {
+			words = append(words, fmt.Sprintf("memory of %s cannot be read", dev.Name))
+			continue
+		}
+		words = append(words, fmt.Sprintf("memory of %s is back to its baseline (%d MiB used)", dev.Name, usage.UsedBytes>>20))
+	}
+	if len(words) == 0 {
+		return "no device to verify"
+	}
+	return strings.Join(words, ", ")
 }
 
 // leftover says in which way a device is not as it was, or nothing.

@@ -1,0 +1,103 @@
+package claim_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-lab/dra-lab/driver/internal/claim"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
+)
+
+type result = resourceapi.DeviceRequestAllocationResult
+
+func allocated(results ...result) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{}
+	c.UID = "00000000-0000-0000-0000-000000000001"
+	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+	return c
+}
+
+func ours(request, device string) result {
+	return result{Request: request, Driver: "gpu.lab.example", Pool: "node", Device: device}
+}
+
+func TestResolve(t *testing.T) {
+	inventory := claim.Inventory{Driver: "gpu.lab.example", Pool: "node", GPUs: map[string]device.GPU{
+		"gpu-0": {Index: 0, Name: "gpu-0", UUID: "GPU-a"},
+		"gpu-1": {Index: 1, Name: "gpu-1", UUID: "GPU-b"},
+	}}
+	config := func(driver string) *resourceapi.ResourceClaim {
+		c := allocated(ours("gpu", "gpu-0"))
+		c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{"gpu"},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(`{}`)},
+			}},
+		}}
+		return c
+	}
+	with := func(r result, change func(*result)) result {
+		change(&r)
+		return r
+	}
+	uid := func(s string) *resourceapi.ResourceClaim {
+		c := allocated(ours("gpu", "gpu-0"))
+		c.UID = types.UID(s)
+		return c
+	}
+	for _, tc := range []struct {
+		name  string
+		claim *resourceapi.ResourceClaim
+		want  []string // request=device, with a question mark for monitoring
+		err   string
+	}{
+		{name: "one", claim: allocated(ours("gpu", "gpu-1")), want: []string{"gpu=gpu-1"}},
+		{name: "several, in order", claim: allocated(ours("b", "gpu-1"), ours("a/large", "gpu-0")), want: []string{"b=gpu-1", "a/large=gpu-0"}},
+		{
+			name:  "other drivers' devices are theirs",
+			claim: allocated(with(ours("nic", "eth0"), func(r *result) { r.Driver = "nic.example" }), ours("gpu", "gpu-0")),
+			want:  []string{"gpu=gpu-0"},
+		},
+		{
+			name:  "admin access",
+			claim: allocated(with(ours("watch", "gpu-0"), func(r *result) { r.AdminAccess = ptr.To(true) })),
+			want:  []string{"watch=gpu-0?"},
+		},
+		{name: "nothing for this driver", claim: allocated()},
+		{name: "other drivers' configuration is theirs", claim: config("nic.example"), want: []string{"gpu=gpu-0"}},
+
+		{name: "not allocated", claim: &resourceapi.ResourceClaim{ObjectMeta: uid("a").ObjectMeta}, err: "not allocated"},
+		{name: "unknown device", claim: allocated(ours("gpu", "gpu-7")), err: `device "gpu-7": does not exist`},
+		{name: "other node", claim: allocated(with(ours("gpu", "gpu-0"), func(r *result) { r.Pool = "elsewhere" })), err: `pool is "elsewhere"`},
+		{name: "same device twice", claim: allocated(ours("a", "gpu-0"), ours("b", "gpu-0")), err: "allocated twice"},
+		{name: "share", claim: allocated(with(ours("gpu", "gpu-0"), func(r *result) { r.ShareID = ptr.To(types.UID("s")) })), err: "as a share"},
+		{name: "configuration", claim: config("gpu.lab.example"), err: "takes no configuration"},
+		{name: "UID with a path", claim: uid("../etc"), err: "claim UID"},
+		{name: "UID that hides", claim: uid(".."), err: "claim UID"},
+		{name: "no UID", claim: uid(""), err: "claim UID"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			assigned, err := claim.Resolve(tc.claim, inventory)
+			if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("got error %v, want %q", err, tc.err)
+			}
+			var got []string
+			for _, a := range assigned {
+				text := a.Request + "=" + a.GPU.Name
+				if a.Monitor {
+					text += "?"
+				}
+				got = append(got, text)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("assignments (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
