@@ -167,6 +167,10 @@ func (m *maker) reuse(ctx context.Context) (*Cluster, error) {
 	if slices.ContainsFunc(m.found.containers, func(c container) bool { return !c.running() }) {
 		step := m.ui.Step("starting the nodes of cluster %q", m.Name)
 		err := m.engine.start(ctx, m.found.containers)
+		if err == nil {
+			m.found, err = look(ctx, m.engine, m.Name) // when they were started
+			c = newCluster(m.engine, m.found)
+		}
 		step.Done(err)
 		if err != nil {
 			return fail(err)
@@ -351,12 +355,8 @@ func (m *maker) waitReady(ctx context.Context, c *Cluster) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, m.Wait, fmt.Errorf("not within %s", m.Wait))
 	defer cancel()
-	var want []string
-	for _, n := range c.found.nodes() {
-		want = append(want, n.name)
-	}
 	step := m.ui.Step("waiting for nodes")
-	err := waitNodes(ctx, c, want, step.Update)
+	err := waitNodes(ctx, c, c.found.nodes(), step.Update)
 	step.Done(err)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	kind "sigs.k8s.io/kind/pkg/cluster"
 	"sigs.k8s.io/kind/pkg/cluster/constants"
@@ -85,6 +86,7 @@ func lastLine(text string) string {
 type container struct {
 	name, id, role string
 	state          string            // running, exited, ...
+	started        time.Time         // the last time
 	detail         string            // for people: state, exit code, error
 	mounts         map[string]string // path in the container to path on the host
 }
@@ -131,6 +133,7 @@ func parseContainers(data []byte) ([]container, error) {
 			Status, Error string
 			ExitCode      int
 			OOMKilled     bool
+			StartedAt     time.Time
 		}
 		Config     struct{ Labels map[string]string }
 		HostConfig struct{ Binds []string }
@@ -143,7 +146,7 @@ func parseContainers(data []byte) ([]container, error) {
 	for _, i := range inspected {
 		c := container{
 			name: strings.TrimPrefix(i.Name, "/"), id: i.ID, role: i.Config.Labels[roleLabel],
-			state: i.State.Status, detail: i.State.Status, mounts: make(map[string]string),
+			state: i.State.Status, started: i.State.StartedAt, detail: i.State.Status, mounts: make(map[string]string),
 		}
 		if i.State.Status != "running" {
 			c.detail = fmt.Sprintf("%s, exit code %d", i.State.Status, i.State.ExitCode)

@@ -6,18 +6,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// waitNodes waits until the nodes with these names are ready, through a watch.
-// Progress is told how many are. The error, if ctx ends first, has what the
-// others were waiting for last.
-func waitNodes(ctx context.Context, c *Cluster, want []string, progress func(string)) error {
+// waitNodes waits until the nodes of these containers are ready, through a watch.
+// What a kubelet said before its container was started does not count. Progress
+// is told how many are ready. The error, if ctx ends first, has what the others
+// were waiting for last.
+func waitNodes(ctx context.Context, c *Cluster, want []container, progress func(string)) error {
 	config, err := c.RESTConfig()
 	if err != nil {
 		return err
@@ -27,8 +30,9 @@ func waitNodes(ctx context.Context, c *Cluster, want []string, progress func(str
 		return err
 	}
 	last := make(map[string]string)
-	for _, name := range want {
-		last[name] = "not registered"
+	started := make(map[string]time.Time)
+	for _, n := range want {
+		last[n.name], started[n.name] = "not registered", n.started
 	}
 	changed := func(event watch.Event) (done bool, err error) {
 		node, ok := event.Object.(*corev1.Node)
@@ -40,13 +44,13 @@ func waitNodes(ctx context.Context, c *Cluster, want []string, progress func(str
 		}
 		last[node.Name] = "not registered"
 		if event.Type != watch.Deleted {
-			last[node.Name] = notReady(node)
+			last[node.Name] = notReady(node, started[node.Name])
 		}
 		missing := unready(last)
 		progress(fmt.Sprintf("%d of %d ready", len(want)-len(missing), len(want)))
 		return len(missing) == 0, nil
 	}
-	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", nil)
+	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.Everything())
 	_, err = watchtools.UntilWithSync(ctx, lw, &corev1.Node{}, nil, changed)
 	if err == nil {
 		return nil
@@ -62,9 +66,13 @@ func waitNodes(ctx context.Context, c *Cluster, want []string, progress func(str
 }
 
 // notReady returns why a node is not ready, or "".
-func notReady(node *corev1.Node) string {
+func notReady(node *corev1.Node, started time.Time) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
+			// The API has whole seconds.
+			if c.LastHeartbeatTime.Time.Before(started.Truncate(time.Second)) {
+				return "no status since its container was started"
+			}
 			if c.Status == corev1.ConditionTrue {
 				return ""
 			}

@@ -106,6 +106,8 @@ func TestDecideWithoutUserSettings(t *testing.T) {
 			{Name: "DRADeviceTaintRules", On: true, Why: "beta in 1.36 and off by default"},
 		}, []string{"resource.k8s.io/v1beta2"}},
 		{"v1.37.2", []gates.Choice{
+			// Beta, but off unless components are told to forget the version before.
+			{Name: "DRAFractionalCapacityRange", On: true, Why: "beta in 1.37 and off by default"},
 			{Name: "DRAWorkloadResourceClaims", On: true, Why: "beta in 1.37 and off by default"},
 			{Name: "GenericWorkload", On: true, Why: "needed by DRAWorkloadResourceClaims"},
 		}, []string{"scheduling.k8s.io/v1beta1"}},
@@ -159,14 +161,14 @@ func TestDecideWithUserSettings(t *testing.T) {
 		},
 		{
 			name: "an alpha gate brings what it needs", version: "v1.37.2",
-			user: gates.Set{"DRAPartitionableDevicesType": true, "DRAWorkloadResourceClaims": false},
+			user: gates.Set{"DRAPartitionableDevicesType": true, "DRAWorkloadResourceClaims": false, "DRAFractionalCapacityRange": false},
 			want: []gates.Choice{
 				{Name: "DRAResourcePoolStatus", On: true, Why: "needed by DRAPartitionableDevicesType"},
 			},
 		},
 		{
 			name: "the requirement of a wanted gate is off", version: "v1.37.2",
-			user: gates.Set{"GenericWorkload": false},
+			user: gates.Set{"GenericWorkload": false, "DRAConsumableCapacity": false},
 			want: []gates.Choice{},
 		},
 		{
@@ -175,10 +177,9 @@ func TestDecideWithUserSettings(t *testing.T) {
 			want: []gates.Choice{},
 		},
 		{
-			name: "a chain goes off", version: "v1.37.2",
-			user: gates.Set{"DRAConsumableCapacity": false, "DRAWorkloadResourceClaims": true},
+			name: "what needs nothing more", version: "v1.37.2",
+			user: gates.Set{"DRAPartitionableDevices": false, "DRAResourceClaimDeviceStatus": true, "DRAFractionalCapacityRange": true, "DRAWorkloadResourceClaims": true},
 			want: []gates.Choice{
-				{Name: "DRAFractionalCapacityRange", On: false, Why: "needs DRAConsumableCapacity, which is off"},
 				{Name: "GenericWorkload", On: true, Why: "needed by DRAWorkloadResourceClaims"},
 			},
 		},

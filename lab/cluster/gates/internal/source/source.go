@@ -35,6 +35,7 @@ func packages(kubernetes string) []string {
 		"apiextensions-apiserver@" + staging + "/pkg/features",
 		"controller-manager@" + staging + "/pkg/features",
 		"component-base@" + staging + "/logs/api/v1",
+		"component-base@" + staging + "/metrics/features",
 		"component-base@" + staging + "/zpages/features",
 		"client-go@" + staging + "/features",
 	}
@@ -67,7 +68,8 @@ func Read(modcache, kubernetes string) ([]Gate, error) {
 		for _, f := range files {
 			r.readNames(f)
 		}
-		// What this one registers itself is for cloud controller managers.
+		// What this one registers itself, not every component knows: the
+		// scheduler does not link it.
 		if !strings.HasPrefix(p, "controller-manager@") {
 			registered = append(registered, files...)
 		}
@@ -163,8 +165,10 @@ func (r *reader) readMaps(f *ast.File) error {
 	return err
 }
 
-// readSpecs takes the last spec of a gate: sources list them by version, and
-// list none that is newer than themselves.
+// readSpecs takes the last spec of a gate that holds by default: sources list
+// them by version, and list none that is newer than themselves. One that asks for
+// a minimum compatibility version does not hold: components keep compatible with
+// the version before theirs unless a flag says otherwise.
 func (r *reader) readSpecs(kv *ast.KeyValueExpr) error {
 	name, err := r.name(kv.Key)
 	if err != nil {
@@ -174,7 +178,20 @@ func (r *reader) readSpecs(kv *ast.KeyValueExpr) error {
 	if !ok || len(specs.Elts) == 0 {
 		return fmt.Errorf("gate %s: no list of specs", name)
 	}
-	return r.readSpec(kv.Key, specs.Elts[len(specs.Elts)-1])
+	for _, spec := range slices.Backward(specs.Elts) {
+		if !hasField(spec, "MinCompatibilityVersion") {
+			return r.readSpec(kv.Key, spec)
+		}
+	}
+	return fmt.Errorf("gate %s: no spec holds by default", name)
+}
+
+func hasField(e ast.Expr, name string) bool {
+	lit, ok := e.(*ast.CompositeLit)
+	return ok && slices.ContainsFunc(lit.Elts, func(e ast.Expr) bool {
+		kv, ok := e.(*ast.KeyValueExpr)
+		return ok && typeName(kv.Key) == name
+	})
 }
 
 func (r *reader) readSpec(key, value ast.Expr) error {

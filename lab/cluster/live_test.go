@@ -1,0 +1,639 @@
+package cluster_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/dra-lab/dra-lab/lab/cluster"
+	"github.com/dra-lab/dra-lab/lab/cluster/gates"
+	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+	"github.com/dra-lab/dra-lab/lab/nodeimage"
+)
+
+// The tests in this file need a container engine, and all but the first a node
+// image. Where those are missing they are skipped, unless this is set.
+const requireEnv = "DRA_LAB_REQUIRE_ENGINE"
+
+// testPrefix begins the names of all clusters that tests make.
+const testPrefix = "dra-lab-t-"
+
+func skip(t *testing.T, format string, a ...any) {
+	t.Helper()
+	if os.Getenv(requireEnv) != "" {
+		t.Fatalf(requireEnv+" is set, but: "+format, a...)
+	}
+	t.Skipf("SKIPPED, no real cluster tested: "+format, a...)
+}
+
+// live is an engine with state of the test's own.
+type live struct {
+	*testing.T
+	engine *host.Engine
+	ui     *ui.UI
+	log    *bytes.Buffer
+	home   string
+}
+
+func newLive(t *testing.T) *live {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: -short")
+	}
+	engine, err := host.FindEngine(t.Context())
+	if err != nil {
+		skip(t, "%v", err)
+	}
+	for _, entry := range engine.Env() {
+		key, value, _ := strings.Cut(entry, "=")
+		t.Setenv(key, value)
+	}
+	l := &live{T: t, engine: engine, log: &bytes.Buffer{}, home: t.TempDir()}
+	// The user's kubeconfig and the lab's state are the test's own; the cache of
+	// node images is the real one.
+	cache, err := host.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DRA_LAB_CACHE", cache)
+	t.Setenv("DRA_LAB_STATE", filepath.Join(l.home, "state"))
+	t.Setenv("HOME", l.home)
+	t.Setenv("KUBECONFIG", "")
+	l.ui = ui.New(io.Discard, io.MultiWriter(l.log, testWriter{t}), 1)
+	return l
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", bytes.TrimRight(p, "\n"))
+	return len(p), nil
+}
+
+func (l *live) image() nodeimage.Image {
+	l.Helper()
+	images, err := nodeimage.List(l.Context(), l.engine)
+	if err != nil {
+		l.Fatal(err)
+	}
+	i := slices.IndexFunc(images, func(i nodeimage.Image) bool { return i.Kubelet == i.Kubernetes })
+	if i < 0 {
+		skip(l.T, "no node image: lab node-image build")
+	}
+	return images[i]
+}
+
+func (l *live) options(name string) cluster.Options {
+	return cluster.Options{
+		Name:  fmt.Sprintf("%s%s-%d", testPrefix, name, os.Getpid()),
+		Image: l.image(), Restrictions: l.engine.Restrictions,
+	}
+}
+
+// cleanUp removes the cluster when the test is over, however it ends.
+func (l *live) cleanUp(name string) {
+	l.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.Context()), time.Minute)
+		defer cancel()
+		if err := cluster.Remove(ctx, name, l.ui); err != nil && !errors.Is(err, cluster.ErrForeign) {
+			l.Errorf("remove cluster: %v", err)
+		}
+	})
+}
+
+func (l *live) run(args ...string) string {
+	l.Helper()
+	out, err := l.engine.Command(l.Context(), args...).CombinedOutput()
+	if err != nil {
+		l.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// A kind cluster that somebody else made is refused by everything, and left as it
+// is. It takes no node image to show that: its container only has to exist.
+func TestLiveForeignClusterIsRefused(t *testing.T) {
+	l := newLive(t)
+	foreign := fmt.Sprintf("%sforeign-%d", testPrefix, os.Getpid())
+	image := "dra-lab-test/foreign:" + foreign
+	load := l.engine.Command(t.Context(), "import", "-", image)
+	load.Stdin = bytes.NewReader(make([]byte, 1024)) // an empty tar archive
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = l.engine.Command(context.WithoutCancel(t.Context()), "rmi", image).Run() })
+
+	for _, tc := range []struct{ name, mount, err string }{
+		{"made by kind", "", "is in a kind cluster of that name"},
+		{"made by another lab", filepath.Join(l.home, "other/clusters", foreign, "shared"), "belongs to the lab whose state is in " + filepath.Join(l.home, "other")},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			args := []string{
+				"create", "--name", foreign + "-control-plane",
+				"--label", "io.x-k8s.kind.cluster=" + foreign, "--label", "io.x-k8s.kind.role=control-plane",
+			}
+			if tc.mount != "" {
+				if err := os.MkdirAll(tc.mount, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				args = append(args, "--volume="+tc.mount+":"+cluster.SharedDir)
+			}
+			id := l.run(append(args, image, "/none")...)
+			t.Cleanup(func() { _ = l.engine.Command(context.WithoutCancel(t.Context()), "rm", "-f", "-v", id).Run() })
+
+			options := cluster.Options{
+				Name: foreign, Image: nodeimage.Image{Ref: image, Kubernetes: "v1.37.2", Kubelet: "v1.37.2", DefaultCNI: true},
+			}
+			for verb, do := range map[string]func() error{
+				"Open":   func() error { _, err := cluster.Open(t.Context(), foreign); return err },
+				"Create": func() error { _, err := cluster.Create(t.Context(), options, l.ui); return err },
+				"Ensure": func() error { _, err := cluster.Ensure(t.Context(), options, l.ui); return err },
+				"Remove": func() error { return cluster.Remove(t.Context(), foreign, l.ui) },
+			} {
+				err := do()
+				if !errors.Is(err, cluster.ErrForeign) || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("%s: got error %v, want ErrForeign with %q", verb, err, tc.err)
+				}
+				if !strings.Contains(ui.Hint(err), "--name") {
+					t.Errorf("%s: got hint %q", verb, ui.Hint(err))
+				}
+			}
+			ours, err := cluster.List(t.Context())
+			if err != nil || slices.Contains(ours, foreign) {
+				t.Errorf("List: %v, %v", ours, err)
+			}
+			if got := l.run("inspect", "--format", "{{.Id}} {{.State.Status}}", id); got != id+" created" {
+				t.Errorf("the foreign container is now %q", got)
+			}
+		})
+	}
+}
+
+// One cluster, from nothing to nothing.
+func TestLiveCluster(t *testing.T) {
+	l := newLive(t)
+	options := l.options("life")
+	l.cleanUp(options.Name)
+	networkBefore := l.run("network", "ls", "--no-trunc")
+	volumesBefore := l.run("volume", "ls", "--quiet")
+
+	// Given a user who has a kubeconfig already.
+	if err := os.MkdirAll(filepath.Join(l.home, ".kube"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	userConfig := filepath.Join(l.home, ".kube", "config")
+	const mine = "apiVersion: v1\nkind: Config\ncurrent-context: mine\ncontexts:\n- name: mine\n  context: {cluster: c, user: u}\n" +
+		"clusters:\n- name: c\n  cluster: {server: https://example.test}\nusers:\n- name: u\n  user: {token: t}\n"
+	if err := os.WriteFile(userConfig, []byte(mine), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	// When a cluster is made.
+	start := time.Now()
+	c, err := cluster.Create(t.Context(), options, l.ui)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, ui.Detail(err))
+	}
+	t.Logf("created in %s", time.Since(start))
+
+	config, err := c.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := c.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("its nodes are ready", func(t *testing.T) {
+		list, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, n := range list.Items {
+			names = append(names, n.Name)
+			if n.Status.NodeInfo.KubeletVersion != options.Image.Kubelet {
+				t.Errorf("%s has kubelet %s", n.Name, n.Status.NodeInfo.KubeletVersion)
+			}
+		}
+		want := []string{options.Name + "-control-plane", options.Name + "-worker", options.Name + "-worker2"}
+		if !slices.Equal(names, want) || len(nodes) != 3 || !nodes[0].ControlPlane() || nodes[1].ControlPlane() {
+			t.Errorf("got nodes %v", names)
+		}
+	})
+
+	t.Run("the gates that were planned are on, and the table is right", func(t *testing.T) {
+		checkGates(t, client, nodes, options.Image.Kubernetes)
+	})
+
+	t.Run("the user's kubeconfig has its context, and so has its own", func(t *testing.T) {
+		for _, path := range []string{userConfig, c.Kubeconfig()} {
+			got, err := clientcmd.LoadFromFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.CurrentContext != "kind-"+options.Name || got.Contexts[got.CurrentContext] == nil {
+				t.Errorf("%s: current context is %q", path, got.CurrentContext)
+			}
+		}
+	})
+
+	t.Run("files are written whole and commands run", func(t *testing.T) {
+		checkNode(t, nodes[1])
+	})
+
+	t.Run("the shared directory is one for all nodes and the host", func(t *testing.T) {
+		if _, err := nodes[1].Exec(t.Context(), strings.NewReader("step 7"), "/bin/sh", "-c", "cat >"+cluster.SharedDir+"/checkpoint"); err != nil {
+			t.Fatal(err)
+		}
+		out, err := nodes[2].Exec(t.Context(), nil, "cat", cluster.SharedDir+"/checkpoint")
+		if err != nil || string(out) != "step 7" {
+			t.Errorf("the other node read %q, %v", out, err)
+		}
+		host, err := os.ReadFile(filepath.Join(c.SharedDir(), "checkpoint"))
+		if err != nil || string(host) != "step 7" {
+			t.Errorf("the host read %q, %v", host, err)
+		}
+	})
+
+	probes := newProbes(t, client, nodes)
+	t.Run("Pods reach Pods, names, Services and the outside", probes.check)
+
+	t.Run("a second Ensure uses it", func(t *testing.T) {
+		start := time.Now()
+		again, err := cluster.Ensure(t.Context(), options, l.ui)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); again.Name() != c.Name() || took > 5*time.Second {
+			t.Errorf("got %s after %s", again.Name(), took)
+		}
+	})
+
+	t.Run("a second Create, and another plan, are refused", func(t *testing.T) {
+		if _, err := cluster.Create(t.Context(), options, l.ui); !errors.Is(err, cluster.ErrExists) {
+			t.Errorf("Create: got error %v, want ErrExists", err)
+		}
+		other := options
+		other.Config = &cluster.Config{FeatureGates: map[string]bool{"DRAPartitionableDevices": false}}
+		_, err := cluster.Ensure(t.Context(), other, l.ui)
+		if err == nil || !strings.Contains(err.Error(), "another plan") || !strings.Contains(ui.Hint(err), "lab down") {
+			t.Errorf("Ensure: got error %v", err)
+		}
+	})
+
+	t.Run("the network is there again after a node was restarted", func(t *testing.T) {
+		l.run("restart", "--time=1", nodes[1].Name())
+		l.run("stop", "--time=1", nodes[2].Name())
+		// Ensure starts what does not run and waits for it.
+		if _, err := cluster.Ensure(t.Context(), options, l.ui); err != nil {
+			t.Fatal(err)
+		}
+		probes.check(t)
+	})
+
+	t.Run("what helps to find a fault can be collected", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := c.CollectLogs(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{
+			"objects.yaml", "events.txt", "docker-info.txt",
+			nodes[0].Name() + "/journal.log", nodes[1].Name() + "/kubelet.log", nodes[1].Name() + "/dra.txt",
+		} {
+			if info, err := os.Stat(filepath.Join(dir, file)); err != nil || info.Size() == 0 {
+				t.Errorf("%s is missing or empty: %v", file, err)
+			}
+		}
+	})
+
+	t.Run("it is listed and can be opened by name", func(t *testing.T) {
+		ours, err := cluster.List(t.Context())
+		if err != nil || !slices.Contains(ours, options.Name) {
+			t.Errorf("List: %v, %v", ours, err)
+		}
+		opened, err := cluster.Open(t.Context(), options.Name)
+		if err != nil || opened.Kubernetes() != options.Image.Kubernetes {
+			t.Errorf("Open: %v, %v", opened, err)
+		}
+	})
+
+	// When it is deleted, nothing of it is left.
+	if err := c.Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := l.run("ps", "--all", "--quiet", "--filter", "label=io.x-k8s.kind.cluster="+options.Name); left != "" {
+		t.Errorf("containers are left: %s", left)
+	}
+	if got := l.run("volume", "ls", "--quiet"); got != volumesBefore {
+		t.Logf("volumes before:\n%s\nafter:\n%s", volumesBefore, got) // others may use the engine
+	}
+	if got := l.run("network", "ls", "--no-trunc"); got != networkBefore {
+		t.Errorf("networks before:\n%s\nafter:\n%s", networkBefore, got)
+	}
+	if entries, err := os.ReadDir(filepath.Join(l.home, "state")); err == nil && len(entries) > 0 {
+		t.Errorf("state is left: %v", entries)
+	}
+	after, err := clientcmd.LoadFromFile(userConfig)
+	if err != nil || after.CurrentContext != "mine" || len(after.Contexts) != 1 || len(after.Clusters) != 1 || len(after.AuthInfos) != 1 {
+		t.Errorf("the user's kubeconfig is now %+v, %v", after, err)
+	}
+	if _, err := cluster.Open(t.Context(), options.Name); !errors.Is(err, cluster.ErrNotFound) || errors.Is(err, cluster.ErrIncomplete) {
+		t.Errorf("Open: got error %v, want ErrNotFound", err)
+	}
+	// Removing what is not there is no error.
+	if err := cluster.Remove(t.Context(), options.Name, l.ui); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkGates compares what the API server and a kubelet say about their gates
+// with the table and the plan.
+func checkGates(t *testing.T, client *kubernetes.Clientset, nodes []cluster.Node, version string) {
+	t.Helper()
+	table, err := gates.For(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := gates.Set{}
+	for _, c := range table.Decide(nil) {
+		set[c.Name] = c.On
+	}
+	for _, path := range []string{"/metrics", "/api/v1/nodes/" + nodes[1].Name() + "/proxy/metrics"} {
+		metrics, err := client.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for line := range strings.Lines(string(metrics)) {
+			name, value, ok := featureMetric(line)
+			// The last one is not for all components, so it is none of the table's.
+			if !ok || slices.Contains([]string{"AllAlpha", "AllBeta", "ControllerManagerReleaseLeaderElectionLockOnExit"}, name) {
+				continue
+			}
+			seen++
+			if !table.Knows(name) {
+				t.Errorf("%s: gate %s is not in the table", path, name)
+			} else if on := table.On(set, name); on != (value == "1") {
+				t.Errorf("%s: gate %s is %s, and the table says %t", path, name, value, on)
+			}
+		}
+		if seen < 100 {
+			t.Errorf("%s: only %d gates", path, seen)
+		}
+	}
+}
+
+// featureMetric reads kubernetes_feature_enabled{name="X",stage="BETA"} 1.
+func featureMetric(line string) (name, value string, ok bool) {
+	rest, ok := strings.CutPrefix(line, `kubernetes_feature_enabled{name="`)
+	if !ok {
+		return "", "", false
+	}
+	name, rest, _ = strings.Cut(rest, `"`)
+	_, value, _ = strings.Cut(rest, "} ")
+	return name, strings.TrimSpace(value), true
+}
+
+func checkNode(t *testing.T, n cluster.Node) {
+	t.Helper()
+	const file = "/var/lib/dra-lab/hardware/gpu 0/faults.json"
+	for _, content := range []string{"{}", "", strings.Repeat("x", 1<<20)} {
+		if err := n.WriteFile(t.Context(), file, []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		out, err := n.Exec(t.Context(), nil, "cat", file)
+		if err != nil || string(out) != content {
+			t.Errorf("wrote %d bytes, read %d, %v", len(content), len(out), err)
+		}
+	}
+	out, err := n.Exec(t.Context(), nil, "/bin/sh", "-c", "stat -c %a '"+file+"'; ls -A '"+filepath.Dir(file)+"'")
+	if err != nil || string(out) != "640\nfaults.json\n" {
+		t.Errorf("mode and directory: %q, %v", out, err)
+	}
+	_, err = n.Exec(t.Context(), nil, "/bin/sh", "-c", "echo first >&2; echo it broke >&2; exit 7")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 || !strings.HasSuffix(err.Error(), "it broke") || !strings.Contains(err.Error(), n.Name()) {
+		t.Errorf("got error %v", err)
+	}
+	stopped, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("enough"))
+	if _, err := n.Exec(stopped, nil, "true"); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Errorf("with a context that has ended: got error %v", err)
+	}
+}
+
+// probes are Pods on all nodes that can be asked to fetch something.
+type probes struct {
+	client *kubernetes.Clientset
+	pods   []corev1.Pod
+}
+
+const probeImage = "dra-lab-test/probe:1"
+
+func newProbes(t *testing.T, client *kubernetes.Clientset, nodes []cluster.Node) *probes {
+	t.Helper()
+	archive := probeArchive(t)
+	p := &probes{client: client}
+	for i, n := range nodes {
+		if err := n.LoadImageArchive(t.Context(), bytes.NewReader(archive)); err != nil {
+			t.Fatal(err)
+		}
+		pod := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("probe-%d", i), Labels: map[string]string{"app": "probe"}},
+			Spec: corev1.PodSpec{
+				NodeName: n.Name(),
+				Containers: []corev1.Container{{
+					Name: "probe", Image: probeImage, ImagePullPolicy: corev1.PullNever,
+					Ports: []corev1.ContainerPort{{ContainerPort: 8080, HostPort: 8090}},
+					Env: []corev1.EnvVar{{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{
+						FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
+					}}},
+					ReadinessProbe: &corev1.Probe{
+						ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/name", Port: intstr.FromInt32(8080)}},
+						PeriodSeconds: 1,
+					},
+				}},
+				Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			},
+		}
+		if _, err := client.CoreV1().Pods("default").Create(t.Context(), &pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "probe"},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": "probe"}, Type: corev1.ServiceTypeNodePort,
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080), NodePort: 30090}},
+		},
+	}
+	if _, err := client.CoreV1().Services("default").Create(t.Context(), &service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// wait waits until all probes and the DNS servers are ready, and remembers the
+// probes' addresses, which are others after a restart.
+func (p *probes) wait(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	last := make(map[string]corev1.Pod)
+	lw := cache.NewListWatchFromClient(p.client.CoreV1().RESTClient(), "pods", "", fields.Everything())
+	_, err := watchtools.UntilWithSync(ctx, lw, &corev1.Pod{}, nil, func(e watch.Event) (bool, error) {
+		pod, ok := e.Object.(*corev1.Pod)
+		if !ok || pod.Labels["app"] != "probe" && pod.Labels["k8s-app"] != "kube-dns" {
+			return false, nil
+		}
+		last[pod.Name] = *pod
+		ready, dns := 0, 0
+		for _, seen := range last {
+			i := slices.IndexFunc(seen.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+			if i < 0 || seen.Status.Conditions[i].Status != corev1.ConditionTrue {
+				continue
+			}
+			if seen.Labels["app"] == "probe" {
+				ready++
+			} else {
+				dns++
+			}
+		}
+		return ready == 3 && dns == 2, nil
+	})
+	if err != nil {
+		for _, pod := range last {
+			t.Logf("%s: %+v", pod.Name, pod.Status)
+		}
+		t.Fatalf("wait for Pods: %v", err)
+	}
+	p.pods = nil
+	for i := range 3 {
+		p.pods = append(p.pods, last[fmt.Sprintf("probe-%d", i)])
+	}
+}
+
+// fetch has a Pod fetch an address, and tries again for a while: kube-proxy and
+// neighbours may lag behind a Pod that has just become ready.
+func (p *probes) fetch(t *testing.T, from corev1.Pod, address string) (string, error) {
+	t.Helper()
+	var out []byte
+	var err error
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(500 * time.Millisecond) {
+		if out, err = p.try(t, from, address); err == nil {
+			break
+		}
+	}
+	return string(out), err
+}
+
+func (p *probes) try(t *testing.T, from corev1.Pod, address string) ([]byte, error) {
+	return p.client.CoreV1().RESTClient().Get().
+		AbsPath("/api/v1/namespaces/default/pods/"+from.Name+":8080/proxy/get").
+		Param("url", address).DoRaw(t.Context())
+}
+
+func (p *probes) check(t *testing.T) {
+	p.wait(t)
+	for _, from := range p.pods {
+		for _, to := range p.pods {
+			// Pods see each other's own addresses: no NAT between them.
+			got, err := p.fetch(t, from, "http://"+to.Status.PodIP+":8080/name")
+			if want := to.Name + " " + from.Status.PodIP + ":"; err != nil || !strings.HasPrefix(got, want) {
+				t.Errorf("%s to %s: got %q, %v, want %s...", from.Name, to.Name, got, err, want)
+			}
+			// More than one packet's worth: the MTU fits.
+			if got, err := p.fetch(t, from, "http://"+to.Status.PodIP+":8080/big"); err != nil || len(got) != 8<<20 {
+				t.Errorf("%s to %s: got %d bytes, %v", from.Name, to.Name, len(got), err)
+			}
+		}
+		for what, address := range map[string]string{
+			"a Service by name": "http://probe.default.svc.cluster.local/name",
+			"a short name":      "http://probe/name",
+			"a node port":       "http://" + p.pods[0].Status.HostIP + ":30090/name",
+			"a host port":       "http://" + p.pods[1].Status.HostIP + ":8090/name",
+		} {
+			if got, err := p.fetch(t, from, address); err != nil || !strings.HasPrefix(got, "probe-") {
+				t.Errorf("%s to %s: got %q, %v", from.Name, what, got, err)
+			}
+		}
+		// The probe does not trust the certificate: it got as far as to see it.
+		if out, err := p.try(t, from, "https://kubernetes.default.svc/version"); err == nil || !strings.Contains(string(out), "certificate") {
+			t.Errorf("%s to the API server: got %q, %v", from.Name, out, err)
+		}
+	}
+}
+
+// probeArchive builds the probe and an image that has nothing else.
+func probeArchive(t *testing.T) []byte {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "probe")
+	build := exec.Command("go", "build", "-o", program, "./testdata/probe")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "HOME="+os.Getenv("DRA_LAB_CACHE"))
+	if out, err := build.CombinedOutput(); err != nil {
+		skip(t, "build the probe: %v: %s", err, out)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	if err := w.WriteHeader(&tar.Header{Name: "probe", Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.AppendLayers(empty.Image, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if image, err = mutate.Config(image, v1.Config{Entrypoint: []string{"/probe"}}); err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := tarball.Write(name.MustParseReference(probeImage), image, &archive); err != nil {
+		t.Fatal(err)
+	}
+	return archive.Bytes()
+}
