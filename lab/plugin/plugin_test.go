@@ -65,7 +65,8 @@ func (n node) command(ctx context.Context, argv ...string) *exec.Cmd {
 			moved[i] = n.dir + arg
 		}
 	}
-	cmd := exec.CommandContext(ctx, moved[0], moved[1:]...)
+	// By way of the shell, which has the exit statuses that engines have.
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `exec "$@"`, "sh"}, moved...)...)
 	// A relay built with -race would sleep for a second before it exits.
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	return cmd

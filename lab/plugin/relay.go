@@ -130,6 +130,9 @@ func readAnswer(r io.Reader) (relayAnswer, error) {
 	var b [1]byte // what follows belongs to the connection, so nothing may read ahead
 	for {
 		if _, err := io.ReadFull(r, b[:]); err != nil {
+			if len(line) > 0 {
+				err = fmt.Errorf("%w after %.200q", err, line)
+			}
 			return relayAnswer{}, fmt.Errorf("read answer of the relay: %w", err)
 		}
 		if b[0] == '\n' {
@@ -141,7 +144,7 @@ func readAnswer(r io.Reader) (relayAnswer, error) {
 	}
 	var a relayAnswer
 	if err := json.Unmarshal(line, &a); err != nil {
-		return relayAnswer{}, fmt.Errorf("read answer of the relay: %w: %.100q", err, line)
+		return relayAnswer{}, fmt.Errorf("read answer of the relay: %w: %.200q", err, line)
 	}
 	return a, nil
 }

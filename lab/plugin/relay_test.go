@@ -10,13 +10,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/dra-lab/dra-lab/driver/draconn/plugintest"
 	"github.com/dra-lab/dra-lab/lab/plugin"
 )
 
 func TestRelayIsCopiedOnce(t *testing.T) {
-	// Given a node that has the relay of an older lab, and a copy that
+	// Given a node that has the relay of a lab of yesterday, and a copy that
 	// somebody else is making,
 	n := newNode(t)
 	bin := filepath.Join(n.dir, "var/lib/dra-lab/bin")
@@ -24,8 +25,12 @@ func TestRelayIsCopiedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	old, unfinished := filepath.Join(bin, "relay-1-1"), filepath.Join(bin, "relay-2-2.77")
-	for _, name := range []string{old, unfinished} {
+	for name, age := range map[string]time.Duration{old: 25 * time.Hour, unfinished: 0} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		made := time.Now().Add(-age)
+		if err := os.Chtimes(name, made, made); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,6 +106,45 @@ func TestNodeThatGoesAway(t *testing.T) {
 	broken = true
 	if _, err := relay.Dial(testContext(t), "/x"); err == nil || !strings.HasSuffix(err.Error(), "container is not running") {
 		t.Errorf("got %v, want what the engine says", err)
+	}
+}
+
+func TestRelayThatIsGone(t *testing.T) {
+	// Given a relay that has been removed from its node, when it is used, then
+	// it is copied again.
+	n := newNode(t)
+	socket := filepath.Join(n.dir, "x.sock")
+	n.start(t, socket, plugintest.Config{})
+	for name, use := range map[string]func(*plugin.Relay) error{
+		"sockets": func(r *plugin.Relay) error {
+			_, err := r.Sockets(testContext(t), n.registry())
+			return err
+		},
+		"dial": func(r *plugin.Relay) error {
+			conn, err := r.Dial(testContext(t), socket)
+			if err == nil {
+				err = conn.Close()
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			relay := plugin.NewRelay(n.command, "")
+			defer func() {
+				if err := relay.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			if err := use(relay); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(filepath.Join(n.dir, "var")); err != nil {
+				t.Fatal(err)
+			}
+			if err := use(relay); err != nil {
+				t.Errorf("without the relay: %v", err)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"strings"
 	"sync"
 	"time"
 
@@ -65,17 +65,15 @@ func (r *Relay) Close() error {
 const installDir = "/var/lib/dra-lab/bin"
 
 // Unpacking with a name of its own and renaming makes it safe for several labs
-// to do this at the same time. Older executables are removed; those that still
-// run keep their file.
+// to do this at the same time. Executables that are older than a day are
+// removed; a lab that still wants one copies it again.
 const installScript = `set -e
 mkdir -p "${1%/*}"
 trap 'rm -f "$1.$$"' EXIT
 cat > "$1.$$"
 chmod 755 "$1.$$"
-for old in "${1%/*}"/relay-*; do
-	case "$old" in "$1"|*.[0-9]*) ;; *) rm -f "$old" ;; esac
-done
-mv "$1.$$" "$1"`
+mv "$1.$$" "$1"
+find "${1%/*}" -name 'relay-*' -mtime +0 -exec rm -f {} + || true`
 
 // installed returns the path of the executable in the node, and puts it there
 // the first time.
@@ -126,34 +124,71 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
+		if len(stderr.kept) == 0 {
+			_, _ = stderr.Write(out) // where docker writes what the OCI runtime says
+		}
 		return nil, stderr.explain(err)
 	}
 	return out, nil
 }
 
+// missing says that a command could not be run because its executable is not
+// there, or cannot be executed: the shell's exit statuses for that, which
+// engines use too.
+func missing(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && (exit.ExitCode() == 126 || exit.ExitCode() == 127)
+}
+
+// withInstalled calls f with the path of the executable in the node. If it turns
+// out not to be there any more, because somebody has emptied the directory or
+// made the node anew, it is copied and f called once more.
+func (r *Relay) withInstalled(ctx context.Context, f func(executable string) error) error {
+	for again := false; ; again = true {
+		executable, err := r.installed(ctx)
+		if err != nil {
+			return err
+		}
+		if err = f(executable); again || !missing(err) {
+			return err
+		}
+		r.install.Lock()
+		r.inNode = ""
+		r.install.Unlock()
+	}
+}
+
 // Sockets implements [Reach].
-func (r *Relay) Sockets(ctx context.Context, dir string) ([]Socket, error) {
-	executable, err := r.installed(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out, err := output(r.run(ctx, executable, RelayVerb, relayList, dir))
-	if err != nil {
-		return nil, fmt.Errorf("list sockets: %w", err)
-	}
-	answer, err := readAnswer(strings.NewReader(string(out)))
-	if err != nil {
-		return nil, err
-	}
-	return answer.Sockets, answer.err()
+func (r *Relay) Sockets(ctx context.Context, dir string) (sockets []Socket, err error) {
+	err = r.withInstalled(ctx, func(executable string) error {
+		out, err := output(r.run(ctx, executable, RelayVerb, relayList, dir))
+		if err != nil {
+			return fmt.Errorf("list sockets: %w", err)
+		}
+		answer, err := readAnswer(bytes.NewReader(out))
+		if err != nil {
+			return err
+		}
+		sockets = answer.Sockets
+		return answer.err()
+	})
+	return sockets, err
 }
 
 // Dial implements [Reach]: it starts one process per connection.
 func (r *Relay) Dial(ctx context.Context, socket string) (net.Conn, error) {
-	executable, err := r.installed(ctx)
+	var conn *relayConn
+	err := r.withInstalled(ctx, func(executable string) (err error) {
+		conn, err = r.dialOnce(ctx, executable, socket)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	return conn, nil
+}
+
+func (r *Relay) dialOnce(ctx context.Context, executable, socket string) (*relayConn, error) {
 	conn, err := r.startProcess(executable, socket)
 	if err != nil {
 		return nil, fmt.Errorf("start relay in the node: %w", err)
@@ -239,7 +274,8 @@ func (c *relayConn) explain(err error) error {
 		return err
 	}
 	if c.waitErr != nil {
-		err = c.waitErr
+		// What was read instead of an answer may be the engine's words.
+		err = fmt.Errorf("%w (%w)", c.waitErr, err)
 	}
 	return c.stderr.explain(err)
 }
