@@ -107,7 +107,7 @@ func withControlSocket(do func(fd int) error) error {
 	if err != nil {
 		return fmt.Errorf("open control socket: %w", err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	return do(fd)
 }
 

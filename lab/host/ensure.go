@@ -194,7 +194,7 @@ func (n ensurer) startPrivate(ctx context.Context) (*Engine, error) {
 	}
 	if err := n.check(ctx, &facts); err != nil {
 		return nil, ui.WithHint(ui.WithDetail(fmt.Errorf("use private engine %q: %w", p.socket(), err),
-			"last lines of "+p.log(), tail(p.log(), 20)),
+			"last lines of "+p.log(), tail(p.log())),
 			"this machine may itself be a container: give it more privileges (docker run --privileged), or run the lab on the machine below it")
 	}
 	return facts.engine(), nil

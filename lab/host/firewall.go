@@ -53,21 +53,21 @@ func (f firewall) open(ctx context.Context) error {
 	for _, program := range firewallPrograms() {
 		for _, hook := range f.hooks() {
 			// It may be there from before; filling it anew is what counts.
-			_, _ = iptables(ctx, program, "-t", hook.table, "-N", f.chain())
-			if _, err := iptables(ctx, program, "-t", hook.table, "-F", f.chain()); err != nil {
+			_ = iptables(ctx, program, "-t", hook.table, "-N", f.chain())
+			if err := iptables(ctx, program, "-t", hook.table, "-F", f.chain()); err != nil {
 				return err
 			}
 		}
 		for _, r := range f.rules() {
-			if _, err := iptables(ctx, program, r...); err != nil {
+			if err := iptables(ctx, program, r...); err != nil {
 				return err
 			}
 		}
 		for _, hook := range f.hooks() {
-			if _, err := iptables(ctx, program, "-t", hook.table, "-C", hook.chain, "-j", f.chain()); err == nil {
+			if err := iptables(ctx, program, "-t", hook.table, "-C", hook.chain, "-j", f.chain()); err == nil {
 				continue
 			}
-			if _, err := iptables(ctx, program, "-t", hook.table, "-I", hook.chain, "1", "-j", f.chain()); err != nil {
+			if err := iptables(ctx, program, "-t", hook.table, "-I", hook.chain, "1", "-j", f.chain()); err != nil {
 				return err
 			}
 		}
@@ -80,18 +80,18 @@ func (f firewall) close(ctx context.Context) error {
 	var errs error
 	for _, program := range firewallPrograms() {
 		for _, hook := range f.hooks() {
-			if _, err := iptables(ctx, program, "-t", hook.table, "-S", f.chain()); err != nil {
+			if err := iptables(ctx, program, "-t", hook.table, "-S", f.chain()); err != nil {
 				continue // there is no such chain
 			}
 			// A run that was killed may have hooked in twice, hardly more.
 			for range 4 {
-				if _, err := iptables(ctx, program, "-t", hook.table, "-D", hook.chain, "-j", f.chain()); err != nil {
+				if err := iptables(ctx, program, "-t", hook.table, "-D", hook.chain, "-j", f.chain()); err != nil {
 					break
 				}
 			}
-			_, err := iptables(ctx, program, "-t", hook.table, "-F", f.chain())
+			err := iptables(ctx, program, "-t", hook.table, "-F", f.chain())
 			if err == nil {
-				_, err = iptables(ctx, program, "-t", hook.table, "-X", f.chain())
+				err = iptables(ctx, program, "-t", hook.table, "-X", f.chain())
 			}
 			errs = errors.Join(errs, err)
 		}
@@ -115,16 +115,16 @@ func firewallPrograms() []string {
 	return programs
 }
 
-func iptables(ctx context.Context, program string, args ...string) (string, error) {
+func iptables(ctx context.Context, program string, args ...string) error {
 	path := findProgram(program)
 	if path == "" {
-		return "", fmt.Errorf("set firewall rule: program %q not found", program)
+		return fmt.Errorf("set firewall rule: program %q not found", program)
 	}
 	// Others change the tables too: wait for them, but not for ever.
 	cmd := exec.CommandContext(ctx, path, append([]string{"-w", "10"}, args...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("set firewall rule %q: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+		return fmt.Errorf("set firewall rule %q: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
 	}
-	return string(out), nil
+	return nil
 }

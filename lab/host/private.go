@@ -398,7 +398,7 @@ func (b background) start(ctx context.Context) error {
 	})
 	if err != nil {
 		return ui.WithDetail(fmt.Errorf("start %s (log: %s): %w", b.program, b.log, err),
-			"last lines of "+b.log, tail(b.log, 20))
+			"last lines of "+b.log, tail(b.log))
 	}
 	return nil
 }
@@ -434,8 +434,8 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// tail returns the last lines of a file, "" if it cannot be read.
-func tail(path string, lines int) string {
+// tail returns the last 20 lines of a file, "" if it cannot be read.
+func tail(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
@@ -447,8 +447,5 @@ func tail(path string, lines int) string {
 	buffer := make([]byte, 64<<10)
 	n, _ := f.Read(buffer)
 	all := strings.Split(strings.TrimRight(string(buffer[:n]), "\n"), "\n")
-	if len(all) > lines {
-		all = all[len(all)-lines:]
-	}
-	return strings.Join(all, "\n")
+	return strings.Join(all[max(0, len(all)-20):], "\n")
 }

@@ -112,7 +112,7 @@ func TestBesideAnotherEngine(t *testing.T) {
 	}
 	e := p.engine()
 	if _, err := e.verify(ctx); err != nil {
-		t.Fatalf("verify: %v\n%s", err, tail(p.log(), 20))
+		t.Fatalf("verify: %v\n%s", err, tail(p.log()))
 	}
 	// then the other engine is as it was.
 	if diff := cmp.Diff(before, other.state(t)); diff != "" {
@@ -303,7 +303,7 @@ func startOtherEngine(t *testing.T) otherEngine {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := poll(ctx, func(ctx context.Context) error { return ping(ctx, socket) }); err != nil {
-		t.Fatalf("the other engine does not start: %v\n%s", err, tail(log.Name(), 20))
+		t.Fatalf("the other engine does not start: %v\n%s", err, tail(log.Name()))
 	}
 	return other
 }
@@ -432,7 +432,7 @@ func TestStartToBeKilled(t *testing.T) {
 	if err := json.Unmarshal([]byte(os.Getenv(killTestEnv)), &fields); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Println("begin")
+	_, _ = os.Stdout.WriteString("begin\n")
 	p := privateEngine{run: fields[0], data: fields[1], bin: fields[2], prefix: fields[3]}
 	if err := p.start(t.Context(), testUI(t)); err != nil {
 		t.Fatal(err)

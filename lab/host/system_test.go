@@ -183,8 +183,7 @@ func TestDirs(t *testing.T) {
 // against an administrator's own policy.
 func TestHoldServices(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy-rc.d")
-	remove, err := holdServices(path)
-	if err != nil {
+	if _, err := holdServices(path); err != nil {
 		t.Fatal(err)
 	}
 	asked := exec.Command(path, "docker", "start")
@@ -205,7 +204,8 @@ func TestHoldServices(t *testing.T) {
 		t.Errorf("a policy whose process is gone still holds: %v", err)
 	}
 	// and that the next installation replaces and removes.
-	if remove, err = holdServices(path); err != nil {
+	remove, err := holdServices(path)
+	if err != nil {
 		t.Fatal(err)
 	}
 	remove()

@@ -35,7 +35,7 @@ func Main(args []string) int {
 	err := run(args, func(path string, argv []string) error {
 		return unix.Exec(path, argv, os.Environ())
 	})
-	fmt.Fprintln(os.Stderr, "lab:", err) //nolint:forbidigo // the engine reads this, not the user
+	fmt.Fprintln(os.Stderr, "lab:", err)
 	return 1
 }
 
