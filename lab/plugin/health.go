@@ -48,8 +48,8 @@ type DeviceHealth struct {
 // defaultHealthTimeout is the kubelet's.
 const defaultHealthTimeout = 30 * time.Second
 
-// reopenAfter is the least time between two attempts to open the stream. The
-// kubelet takes 5 s.
+// reopenAfter is the time from the end of a stream to the attempt to open it
+// again. The kubelet takes 5 s.
 const reopenAfter = time.Second
 
 // Watch reports a driver's health to f until ctx ends, which is no error. A
@@ -57,7 +57,6 @@ const reopenAfter = time.Second
 // health is an error in which errors.Is finds draconn.ErrService.
 func Watch(ctx context.Context, conn *draconn.Conn, f func(Event)) error {
 	for {
-		pause := time.After(reopenAfter)
 		err := watchOnce(ctx, conn, f)
 		switch {
 		case ctx.Err() != nil:
@@ -67,7 +66,7 @@ func Watch(ctx context.Context, conn *draconn.Conn, f func(Event)) error {
 		}
 		f(Event{Time: time.Now(), Stream: StreamEnded, Error: words(err)})
 		select {
-		case <-pause:
+		case <-time.After(reopenAfter):
 		case <-ctx.Done():
 			return nil
 		}
