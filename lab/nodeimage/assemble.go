@@ -72,7 +72,7 @@ func assemble(ctx context.Context, eng Engine, ref string, layers []tree, labels
 // replaceKubelet makes the image ref out of another one with one more layer:
 // another kubelet.
 func replaceKubelet(ctx context.Context, eng Engine, base, kubelet, ref string, labels map[string]string) (err error) {
-	out, err := run(ctx, eng.Command(ctx, "create", base), nil)
+	out, err := run(ctx, eng.Command(ctx, "create", temporary, base), nil)
 	if err != nil {
 		return fmt.Errorf("create container of %q: %w", base, err)
 	}
@@ -86,7 +86,9 @@ func replaceKubelet(ctx context.Context, eng Engine, base, kubelet, ref string, 
 	if _, err := run(ctx, eng.Command(ctx, "cp", kubelet, container+":/usr/bin/kubelet"), nil); err != nil {
 		return fmt.Errorf("copy kubelet into image %q: %w", ref, err)
 	}
-	args := []string{"commit"}
+	// The container's label must not become the image's, or every node made
+	// from it would count as temporary.
+	args := []string{"commit", "--change", "LABEL dra-lab.temporary="}
 	for _, label := range slices.Sorted(maps.Keys(labels)) {
 		args = append(args, "--change", "LABEL "+label+"="+labels[label])
 	}

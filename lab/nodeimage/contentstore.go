@@ -28,7 +28,10 @@ import (
 // control plane's images, imported but not unpacked. The containerd that goes
 // into the node does it, running on the host for a few seconds with its state
 // in a directory of its own. That needs no engine and no privileges.
-func contentStep(version string, c controlPlane, containerdDir string, from ...step) step {
+//
+// Only the names of the images must be in c now; its directories are read when
+// the step is made.
+func contentStep(version string, c *controlPlane, containerdDir string, from ...step) step {
 	st := step{
 		name:   "images",
 		title:  "packing the control plane's images for " + version,

@@ -89,8 +89,8 @@ type innerImage struct {
 // controlPlane lists the images that a node holds, round the programs in the
 // given directories.
 type controlPlane struct {
-	images                                        requiredImages
-	kubernetes, etcd, coredns, pause, proxyRootFS string
+	images                                      requiredImages
+	kubernetes, etcd, coredns, pause, proxyRoot string
 }
 
 func (c controlPlane) inner() []innerImage {
@@ -100,7 +100,7 @@ func (c controlPlane) inner() []innerImage {
 		{ref: c.images["kube-controller-manager"], files: tree{{from: filepath.Join(c.kubernetes, "kube-controller-manager"), to: bin + "kube-controller-manager"}}},
 		{ref: c.images["kube-scheduler"], files: tree{{from: filepath.Join(c.kubernetes, "kube-scheduler"), to: bin + "kube-scheduler"}}},
 		{ref: c.images["kube-proxy"], files: tree{
-			{from: c.proxyRootFS, modes: true},
+			{from: c.proxyRoot, modes: true},
 			{from: filepath.Join(c.kubernetes, "kube-proxy"), to: bin + "kube-proxy"},
 		}},
 		{ref: c.images["etcd"], files: tree{{from: filepath.Join(c.etcd, "server"), to: bin + "etcd"}}},

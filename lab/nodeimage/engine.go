@@ -16,6 +16,10 @@ type Engine interface {
 	Command(ctx context.Context, args ...string) *exec.Cmd
 }
 
+// temporary marks containers that nobody misses if they are left behind:
+// stopping the private engine removes them.
+const temporary = "--label=dra-lab.temporary=nodeimage"
+
 // engineImage is what the engine says about an image.
 type engineImage struct {
 	ID     string
@@ -52,8 +56,8 @@ func load(ctx context.Context, eng Engine, archive io.Reader) error {
 	return err
 }
 
-// freeBelow returns the directory in which the engine keeps its images, or ""
-// if it does not say or is on another machine.
+// dataRoot returns the directory in which the engine keeps its images, or ""
+// if it does not say.
 func dataRoot(ctx context.Context, eng Engine) string {
 	for _, format := range []string{"{{.DockerRootDir}}", "{{.Store.GraphRoot}}"} {
 		out, err := run(ctx, eng.Command(ctx, "info", "--format", format), nil)

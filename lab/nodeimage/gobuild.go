@@ -22,6 +22,7 @@ type program struct {
 	module   string
 	version  string
 	packages []string // relative to the module; "" is its root
+	main     string   // source of a main package to build instead of packages
 	tags     []string
 	ldflags  string
 	cgo      bool // linked statically against the host's C libraries
@@ -34,7 +35,7 @@ func (p program) step(tools goTools) step {
 		name:  p.name,
 		title: "building " + p.title + " from source",
 		inputs: slices.Concat(
-			[]string{p.module, p.version, p.flags(), fmt.Sprint(p.cgo)}, p.packages),
+			[]string{p.module, p.version, p.flags(), fmt.Sprint(p.cgo), p.main}, p.packages),
 		make: func(ctx context.Context, out string, progress *ui.Step) error {
 			return p.build(ctx, tools, out, progress)
 		},
@@ -45,7 +46,9 @@ func (p program) step(tools goTools) step {
 func (p program) flags() string { return strings.Join(p.buildArgs(), " ") }
 
 func (p program) buildArgs() []string {
-	args := []string{"build", "-v", "-trimpath", "-buildvcs=false"}
+	// Debug information would be thrown away by the linker (-s -w). Not making
+	// it in the first place saves an eighth of the time and a fifth of the build cache.
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 	if len(p.tags) > 0 {
 		args = append(args, "-tags", strings.Join(p.tags, ","))
 	}
@@ -83,6 +86,12 @@ func (p program) build(ctx context.Context, tools goTools, out string, progress 
 		return err
 	}
 	args := append(p.buildArgs(), "-o", out+string(filepath.Separator))
+	if p.main != "" {
+		if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(p.main), 0o644); err != nil {
+			return err
+		}
+		args = append(args, ".")
+	}
 	for _, pkg := range p.packages {
 		args = append(args, strings.TrimSuffix(p.module+"/"+pkg, "/"))
 	}

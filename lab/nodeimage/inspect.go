@@ -69,7 +69,7 @@ func inspect(ctx context.Context, eng Engine, ref string, found engineImage, cac
 	file := filepath.Join(cacheDir, strings.ReplaceAll(found.ID, ":", "-")+".json")
 	inside, err := readInspection(file)
 	if err != nil {
-		out, err := run(ctx, eng.Command(ctx, "run", "--rm", "--network=none", "--entrypoint=/bin/sh",
+		out, err := run(ctx, eng.Command(ctx, "run", "--rm", temporary, "--network=none", "--entrypoint=/bin/sh",
 			found.ID, "-c", lookInside), nil)
 		if err != nil {
 			return Image{}, fmt.Errorf("look into image %q: %w", ref, err)

@@ -229,11 +229,12 @@ func packed(t tree) io.ReadCloser {
 	return r
 }
 
-// outside returns a skip function for paths at or below one of the prefixes.
-func outside(prefixes ...string) func(string) bool {
+// below returns a skip function for what lies below the named directories,
+// which themselves are kept.
+func below(names ...string) func(string) bool {
 	return func(rel string) bool {
-		for _, prefix := range prefixes {
-			if rel == prefix || strings.HasPrefix(rel, prefix+"/") {
+		for _, name := range names {
+			if strings.HasPrefix(rel, name+"/") {
 				return true
 			}
 		}

@@ -216,7 +216,8 @@ func buildNode(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, err
 			return Image{}, err
 		}
 	}
-	if err := b.checkDisk(ctx, eng, o); err != nil {
+	missing := !b.store.has(kubernetes)
+	if err := b.checkDisk(ctx, eng, building{compiling: missing, everything: missing && !b.store.has(containerdProgram().step(b.tools))}); err != nil {
 		return Image{}, err
 	}
 	layers, err := b.node(ctx, o.Kubernetes)
@@ -230,6 +231,9 @@ func buildNode(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, err
 	progress.Done(err)
 	if err != nil {
 		return Image{}, interrupted(ctx, err)
+	}
+	if err := b.store.prune(time.Now().Add(-keepUnused)); err != nil {
+		u.Warn("old build outputs stay: %v", err)
 	}
 	image, err := o.inspect(ctx, eng, ref)
 	if err != nil {
@@ -263,7 +267,7 @@ func buildMixed(ctx context.Context, eng Engine, base Image, o Options, u *ui.UI
 			return Image{}, err
 		}
 	}
-	if err := b.checkDisk(ctx, eng, o); err != nil {
+	if err := b.checkDisk(ctx, eng, building{compiling: !b.store.has(kubelet)}); err != nil {
 		return Image{}, err
 	}
 	dir, err := b.store.do(ctx, kubelet)
@@ -288,6 +292,10 @@ func buildMixed(ctx context.Context, eng Engine, base Image, o Options, u *ui.UI
 	return image, nil
 }
 
+// keepUnused is how long outputs are kept that no build asks for: those of
+// other versions and older recipes.
+const keepUnused = 30 * 24 * time.Hour
+
 // interrupted tells somebody who pressed Ctrl-C how to go on.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
@@ -304,7 +312,8 @@ func recipeKey(version string) string {
 	sum := sha256.New()
 	rootfs, containerd := rootfsStep(""), containerdProgram().step(tools)
 	for _, st := range []step{
-		rootfs, containerd, nodeProgram(version).step(tools),
+		rootfs, containerd, nodeProgram(version).step(tools), planeProgram(version).step(tools),
+		etcdProgram("").step(tools), coreDNSProgram("").step(tools),
 		runcProgram().step(tools), crictlProgram().step(tools), cniProgram().step(tools),
 		baseStep(tools, containerd, ""), pauseStep(), proxyRootStep(rootfs, ""),
 	} {
@@ -322,22 +331,21 @@ func mixedKey(base Image, kubelet step) string {
 
 // newBuilder opens the build cache. The caller must call done.
 func newBuilder(ctx context.Context, o Options, u *ui.UI) (b *builder, done func(), err error) {
-	if err := checkHost(ctx); err != nil {
+	if err := checkHost(); err != nil {
 		return nil, nil, err
 	}
-	unlock, err := lockBuild(ctx, u)
+	if err := host.EnsurePackages(ctx, u, "building node images", host.BuildPackages()...); err != nil {
+		return nil, nil, err
+	}
+	unlock, err := host.Lock(ctx, "node-image-build", u)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := openStore(filepath.Join(o.CacheDir, "nodeimage"), u)
+	s, err := openStore(filepath.Join(o.CacheDir, "nodeimage", "steps"), u)
 	if err != nil {
 		unlock()
 		return nil, nil, err
 	}
 	tools := goTools{buildCache: filepath.Join(o.CacheDir, "go-build")}
-	return &builder{store: s, tools: tools, ui: u}, unlock, nil
+	return &builder{cacheDir: o.CacheDir, store: s, tools: tools, ui: u}, unlock, nil
 }
-
-func lockBuild(ctx context.Context, u *ui.UI) (func(), error) { return func() {}, nil }
-
-func (b *builder) checkDisk(ctx context.Context, eng Engine, o Options) error { return nil }

@@ -2,7 +2,6 @@ package nodeimage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -82,10 +81,10 @@ func classifyPull(output string) registryAnswer {
 const answerWithin = 20 * time.Second
 
 // pull fetches an image. Its error is a *pullError where a registry was asked.
-func pull(ctx context.Context, eng Engine, ref string, patience time.Duration, u *ui.UI) (err error) {
+func pull(parent context.Context, eng Engine, ref string, patience time.Duration, u *ui.UI) (err error) {
 	progress := u.Step("pulling node image %s", ref)
 	defer func() { progress.Done(err) }()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	silence := time.AfterFunc(patience, func() {
 		cancel(fmt.Errorf("no answer within %s", patience))
@@ -103,7 +102,7 @@ func pull(ctx context.Context, eng Engine, ref string, patience time.Duration, u
 	out := &lineWriter{onLine: heard}
 	cmd.Stdout = out
 	if _, err := run(ctx, cmd, heard); err != nil {
-		if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
+		if parent.Err() != nil {
 			return fmt.Errorf("pull image %q: %w", ref, err)
 		}
 		return &pullError{ref: ref, answer: classifyPull(err.Error() + "\n" + ui.Detail(err)), err: err}

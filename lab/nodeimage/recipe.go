@@ -57,9 +57,16 @@ func kubernetesProgram(name, version string, commands ...string) program {
 	return p
 }
 
-// nodeProgram is all of Kubernetes that a node holds.
+// nodeProgram is the part of Kubernetes that nodes run themselves.
 func nodeProgram(version string) program {
-	return kubernetesProgram("kubernetes", version, append(kubernetesPrograms(), "kubelet", "kubeadm", "kubectl")...)
+	return kubernetesProgram("kubernetes", version, "kubelet", "kubeadm", "kubectl")
+}
+
+// planeProgram is the part of Kubernetes that runs in containers.
+func planeProgram(version string) program {
+	p := kubernetesProgram("control-plane", version, kubernetesPrograms()...)
+	p.title = "the control plane of Kubernetes " + version
+	return p
 }
 
 func containerdProgram() program {
@@ -109,8 +116,25 @@ func etcdProgram(version string) program {
 func coreDNSProgram(version string) program {
 	return program{
 		name: "coredns", title: "CoreDNS " + version,
-		module: "github.com/coredns/coredns", version: version, packages: []string{""},
+		module: "github.com/coredns/coredns", version: version, main: coreDNSMain(),
 	}
+}
+
+// coreDNSMain is the main package of CoreDNS with the plugins that kubeadm's
+// Corefile names, and those that people add to it when they look into
+// something. The ones for clouds and tracers are left out: they and what they
+// need are four fifths of the compiling, and 1.3 GB of downloads.
+func coreDNSMain() string {
+	plugins := []string{
+		"bind", "bufsize", "cache", "debug", "errors", "forward", "health", "hosts", "kubernetes",
+		"loadbalance", "log", "loop", "metrics", "ready", "reload", "rewrite", "template",
+	}
+	var imports strings.Builder
+	for _, plugin := range plugins {
+		fmt.Fprintf(&imports, "\t_ \"github.com/coredns/coredns/plugin/%s\"\n", plugin)
+	}
+	return fmt.Sprintf("package main\n\nimport (\n\t\"github.com/coredns/coredns/coremain\"\n\n%s)\n\n"+
+		"func main() { coremain.Run() }\n", imports.String())
 }
 
 // pauseStep compiles the program that holds a Pod's namespaces.
@@ -131,16 +155,17 @@ func pauseStep() step {
 
 // A builder runs the steps of a node image.
 type builder struct {
-	store *store
-	tools goTools
-	ui    *ui.UI
+	cacheDir string
+	store    *store
+	tools    goTools
+	ui       *ui.UI
 }
 
 // node makes everything that a node image for a version of Kubernetes
 // consists of and returns it as layers, the lowest and most widely shared
 // first. It reads from top to bottom; only the two longest steps overlap.
 func (b *builder) node(ctx context.Context, version string) ([]tree, error) {
-	rootfs := rootfsStep(filepath.Join(b.store.dir, "debian-packages"))
+	rootfs := rootfsStep(b.debCache())
 	kubernetes := nodeProgram(version).step(b.tools)
 
 	// Debian comes over the network and is unpacked by one process, while the
@@ -160,8 +185,8 @@ func (b *builder) node(ctx context.Context, version string) ([]tree, error) {
 	}
 
 	// What every node has, whatever its version of Kubernetes.
-	containerdStep := containerdProgram().step(b.tools)
-	containerdDir, err := b.store.do(ctx, containerdStep)
+	containerd := containerdProgram().step(b.tools)
+	containerdDir, err := b.store.do(ctx, containerd)
 	if err != nil {
 		return nil, err
 	}
@@ -177,59 +202,27 @@ func (b *builder) node(ctx context.Context, version string) ([]tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	baseDir, err := b.store.do(ctx, baseStep(b.tools, containerdStep, containerdDir))
+	baseDir, err := b.store.do(ctx, baseStep(b.tools, containerd, containerdDir))
 	if err != nil {
 		return nil, err
 	}
 
-	// The control plane in its images.
+	// What depends on it.
 	images, err := b.requiredImages(ctx, version, kubernetes, kubernetesDir)
 	if err != nil {
 		return nil, err
 	}
-	etcd, err := b.companion(ctx, images["etcd"], etcdProgram)
+	contentDir, err := b.content(ctx, version, images, rootfs, rootfsDir, containerd, containerdDir)
 	if err != nil {
 		return nil, err
 	}
-	etcdDir, err := b.store.do(ctx, etcd)
-	if err != nil {
-		return nil, err
-	}
-	coreDNS, err := b.companion(ctx, images["coredns"], coreDNSProgram)
-	if err != nil {
-		return nil, err
-	}
-	coreDNSDir, err := b.store.do(ctx, coreDNS)
-	if err != nil {
-		return nil, err
-	}
-	pause := pauseStep()
-	pauseDir, err := b.store.do(ctx, pause)
-	if err != nil {
-		return nil, err
-	}
-	proxyRoot := proxyRootStep(rootfs, rootfsDir)
-	proxyRootDir, err := b.store.do(ctx, proxyRoot)
-	if err != nil {
-		return nil, err
-	}
-	plane := controlPlane{
-		images: images, kubernetes: kubernetesDir, etcd: etcdDir, coredns: coreDNSDir,
-		pause: pauseDir, proxyRootFS: proxyRootDir,
-	}
-	contentDir, err := b.store.do(ctx, contentStep(version, plane, containerdDir,
-		kubernetes, etcd, coreDNS, pause, proxyRoot, containerdStep))
-	if err != nil {
-		return nil, err
-	}
-	versioned := versionedStep(version, images["pause"], baseDir)
-	versionedDir, err := b.store.do(ctx, versioned)
+	versionedDir, err := b.store.do(ctx, versionedStep(version, images["pause"], baseDir))
 	if err != nil {
 		return nil, err
 	}
 
 	return []tree{
-		{{from: rootfsDir, modes: true, skip: outside("dev", "proc", "sys", "run")}},
+		{{from: rootfsDir, modes: true, skip: below("dev", "proc", "sys", "run")}},
 		{
 			{from: baseDir},
 			{from: containerdDir, to: "usr/local/bin"},
@@ -241,12 +234,103 @@ func (b *builder) node(ctx context.Context, version string) ([]tree, error) {
 			{from: contentDir, to: "var/lib/containerd", modes: true},
 			{from: versionedDir},
 		},
-		{
-			{from: filepath.Join(kubernetesDir, "kubeadm"), to: "usr/bin/kubeadm"},
-			{from: filepath.Join(kubernetesDir, "kubectl"), to: "usr/bin/kubectl"},
-			{from: filepath.Join(kubernetesDir, "kubelet"), to: "usr/bin/kubelet"},
-		},
+		{{from: kubernetesDir, to: "usr/bin"}},
 	}, nil
+}
+
+// debCache is where downloaded Debian packages lie until they are installed.
+func (b *builder) debCache() string { return filepath.Join(b.store.dir, "debian-packages") }
+
+// content makes the images of the control plane. The programs inside are
+// needed for nothing else, so they are not even built if the images are there,
+// and go when they have been made: that is half of what a build would keep.
+func (b *builder) content(
+	ctx context.Context, version string, images requiredImages,
+	rootfs step, rootfsDir string, containerd step, containerdDir string,
+) (string, error) {
+	etcd, err := companion(images["etcd"], etcdProgram)
+	if err != nil {
+		return "", err
+	}
+	coreDNS, err := companion(images["coredns"], coreDNSProgram)
+	if err != nil {
+		return "", err
+	}
+	kubernetes := planeProgram(version).step(b.tools)
+	pause, proxyRoot := pauseStep(), proxyRootStep(rootfs, rootfsDir)
+	plane := controlPlane{images: images}
+	packing := contentStep(version, &plane, containerdDir,
+		kubernetes, etcd.step(b.tools), coreDNS.step(b.tools), pause, proxyRoot, containerd)
+	if b.store.has(packing) {
+		return b.store.do(ctx, packing)
+	}
+
+	etcdStep, err := b.available(ctx, etcd)
+	if err != nil {
+		return "", err
+	}
+	coreDNSStep, err := b.available(ctx, coreDNS)
+	if err != nil {
+		return "", err
+	}
+	for _, part := range []struct {
+		step step
+		dir  *string
+	}{
+		{kubernetes, &plane.kubernetes},
+		{etcdStep, &plane.etcd},
+		{coreDNSStep, &plane.coredns},
+		{pause, &plane.pause},
+		{proxyRoot, &plane.proxyRoot},
+	} {
+		if *part.dir, err = b.store.do(ctx, part.step); err != nil {
+			return "", err
+		}
+	}
+	dir, err := b.store.do(ctx, packing)
+	if err != nil {
+		return "", err
+	}
+	for _, part := range []step{kubernetes, etcdStep, coreDNSStep, pause, proxyRoot} {
+		if err := b.store.drop(part); err != nil {
+			return "", err
+		}
+	}
+	return dir, removeAll(b.debCache())
+}
+
+// companion returns the program for an image that kubeadm wants.
+func companion(ref string, of func(version string) program) (program, error) {
+	version, err := companionVersion(imageTag(ref))
+	if err != nil {
+		return program{}, fmt.Errorf("read version of image %q: %w", ref, err)
+	}
+	return of(version), nil
+}
+
+// available returns the step that builds p. Where its version is not to be had
+// as a Go module, the closest one that is takes its place, under the image tag
+// that was asked for, and the user is told.
+func (b *builder) available(ctx context.Context, p program) (step, error) {
+	_, err := b.tools.module(ctx, "", p.module, p.version)
+	if err == nil {
+		return p.step(b.tools), nil
+	}
+	if !errors.Is(err, ErrNoVersion) {
+		return step{}, err
+	}
+	served, listErr := b.tools.versions(ctx, p.module)
+	if listErr != nil {
+		return step{}, errors.Join(err, listErr)
+	}
+	instead := closest(p.version, served)
+	if instead == "" {
+		return step{}, err
+	}
+	b.ui.Warn("%s is not to be had as a Go module: the node image gets %s instead", p.title, instead)
+	p.title = strings.Replace(p.title, p.version, instead, 1)
+	p.version = instead
+	return p.step(b.tools), nil
 }
 
 // requiredImages returns what kubeadm wants.
@@ -260,38 +344,6 @@ func (b *builder) requiredImages(ctx context.Context, version string, kubernetes
 		return nil, err
 	}
 	return parseRequiredImages(string(text))
-}
-
-// companion returns the step that builds the program for an image that kubeadm
-// wants. Where its version is not to be had as a Go module, the closest one
-// that is takes its place under the tag that was asked for, and the user is
-// told.
-func (b *builder) companion(ctx context.Context, ref string, of func(version string) program) (step, error) {
-	wanted, err := companionVersion(imageTag(ref))
-	if err != nil {
-		return step{}, fmt.Errorf("read version of image %q: %w", ref, err)
-	}
-	p := of(wanted)
-	if b.store.has(p.step(b.tools)) {
-		return p.step(b.tools), nil
-	}
-	_, err = b.tools.module(ctx, "", p.module, p.version)
-	if err == nil {
-		return p.step(b.tools), nil
-	}
-	if !errors.Is(err, ErrNoVersion) {
-		return step{}, err
-	}
-	served, listErr := b.tools.versions(ctx, p.module)
-	if listErr != nil {
-		return step{}, errors.Join(err, listErr)
-	}
-	instead := closest(wanted, served)
-	if instead == "" {
-		return step{}, err
-	}
-	b.ui.Warn("%s is not to be had as a Go module: using %s", p.title, instead)
-	return of(instead).step(b.tools), nil
 }
 
 // versionedStep makes the small files of a node that depend on its version of

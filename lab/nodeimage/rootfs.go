@@ -82,6 +82,9 @@ func debootstrap(ctx context.Context, root, debCache string, packages []string, 
 	}}
 	cmd.Stdout = lines
 	if _, err := run(ctx, cmd, nil); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
 		return classifyDebianError(err, lines.String())
 	}
 	return os.Remove(filepath.Join(root, "etc/dpkg/dpkg.cfg.d/unsafe-io"))
@@ -90,9 +93,6 @@ func debootstrap(ctx context.Context, root, debCache string, packages []string, 
 // classifyDebianError says more about a failed debootstrap; output is what it
 // wrote last.
 func classifyDebianError(err error, output string) error {
-	if errors.Is(err, context.Canceled) {
-		return err
-	}
 	var problem string
 	for line := range strings.Lines(output) {
 		if strings.HasPrefix(line, "E: ") || strings.HasPrefix(line, "W: ") {

@@ -51,8 +51,8 @@ func classifyModuleError(module, version string, err error) error {
 		"i/o timeout", "network is unreachable", "no route to host", "TLS handshake timeout",
 		"proxyconnect", "connection reset by peer", "server misbehaving"):
 		return noNetwork(module, err)
-	case !strings.Contains(text, module+"@"+version):
-		// About another module that this one needs, or not about modules at all.
+	case !strings.Contains(text, module+"@"+version+": "):
+		// About another module that this one requires, or not about modules at all.
 		return fmt.Errorf("get or build %s %s: %w", module, version, err)
 	case containsAny(text,
 		"unknown revision", "no matching versions", "invalid version", "not available",

@@ -1,0 +1,131 @@
+package nodeimage
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestKindRef(t *testing.T) {
+	for _, test := range []struct{ repository, version, want string }{
+		{"", "v1.37.0", "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"},
+		{"", "v1.37.2", "kindest/node:v1.37.2"},
+		{"127.0.0.1:5000/node", "v1.37.0", "127.0.0.1:5000/node:v1.37.0"},
+	} {
+		if got := kindRef(test.repository, test.version); got != test.want {
+			t.Errorf("kindRef(%q, %s) = %s, want %s", test.repository, test.version, got, test.want)
+		}
+	}
+}
+
+// The texts are what Docker 20.10 and 28, podman 4 and containerd say.
+func TestClassifyPull(t *testing.T) {
+	for text, want := range map[string]registryAnswer{
+		// Nobody answers.
+		`Error response from daemon: Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io on 10.0.0.1:53: no such host`:                                       answerNone,
+		`Error response from daemon: Get "http://127.0.0.1:1/v2/": dial tcp 127.0.0.1:1: connect: connection refused`:                                                                  answerNone,
+		`Error response from daemon: Get "https://registry-1.docker.io/v2/": net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)`: answerNone,
+		`Error response from daemon: Get "https://registry-1.docker.io/v2/": context deadline exceeded`:                                                                                answerNone,
+		`Error response from daemon: Get "https://registry-1.docker.io/v2/": x509: certificate signed by unknown authority`:                                                            answerNone,
+		`Error response from daemon: received unexpected HTTP status: 503 Service Unavailable`:                                                                                         answerNone,
+		`Error: initializing source docker://kindest/node:v1.37.0: pinging container registry registry-1.docker.io: Get "https://registry-1.docker.io/v2/": dial tcp: i/o timeout`:     answerNone,
+		`run docker pull: no answer within 20s`: answerNone,
+		// It does not have it.
+		`Error response from daemon: manifest for kindest/node:v1.37.2 not found: manifest unknown: manifest unknown`:                                                                 answerNotFound,
+		`Error response from daemon: pull access denied for kindest/nod, repository does not exist or may require 'docker login': denied: requested access to the resource is denied`: answerNotFound,
+		`Error: initializing source docker://kindest/node:v9: reading manifest v9 in docker.io/kindest/node: manifest unknown`:                                                        answerNotFound,
+		`Error response from daemon: failed to resolve reference "docker.io/kindest/node:v9": docker.io/kindest/node:v9: not found`:                                                   answerNotFound,
+		// It refuses.
+		`Error response from daemon: Head "https://example.com/v2/kindest/node/manifests/v1.37.0": unauthorized: authentication required`:  answerRefused,
+		`Error response from daemon: toomanyrequests: You have reached your pull rate limit. You may increase the limit by authenticating`: answerRefused,
+		`Error response from daemon: error parsing HTTP 403 response body: denied: access forbidden`:                                       answerRefused,
+		// It is not about registries.
+		`Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?`: answerOther,
+		`failed to register layer: write /usr/bin/kubelet: no space left on device`:                         answerOther,
+		`exec: "docker": executable file not found in $PATH`:                                                answerOther,
+	} {
+		if got := classifyPull(text); got != want {
+			t.Errorf("classifyPull(%q) = %d, want %d", text, got, want)
+		}
+	}
+}
+
+// A scripted engine answers every command with the output of a shell script
+// that gets the command's words as its arguments.
+type scripted struct {
+	script string
+	calls  []string
+}
+
+func (s *scripted) Command(ctx context.Context, args ...string) *exec.Cmd {
+	s.calls = append(s.calls, strings.Join(args, " "))
+	return exec.CommandContext(ctx, "sh", append([]string{"-c", s.script, "engine"}, args...)...)
+}
+
+func TestLookUp(t *testing.T) {
+	there := &scripted{script: `echo '[{"Id":"sha256:abc","Config":{"Labels":{"dra-lab.node.key":"k"}}}]'`}
+	image, ok, err := lookUp(t.Context(), there, "x")
+	if err != nil || !ok || image.ID != "sha256:abc" || image.Config.Labels[labelKey] != "k" {
+		t.Errorf("image %+v, %t, %v", image, ok, err)
+	}
+	missing := &scripted{script: `echo []; echo 'Error: No such image: x' >&2; exit 1`}
+	if _, ok, err := lookUp(t.Context(), missing, "x"); ok || err != nil {
+		t.Errorf("missing image: %t, %v", ok, err)
+	}
+	broken := &scripted{script: `echo 'Cannot connect to the Docker daemon' >&2; exit 1`}
+	if _, ok, err := lookUp(t.Context(), broken, "x"); ok || err == nil || !strings.Contains(err.Error(), "Cannot connect") {
+		t.Errorf("engine without a daemon: %t, %v", ok, err)
+	}
+}
+
+// An engine's second look at the same image is answered from the cache, also
+// under another name; another image is looked into again.
+func TestInspectRemembersByID(t *testing.T) {
+	eng := &scripted{script: `case $1 in run) printf 'kubernetes=v1.37.2\nkubelet=Kubernetes v1.36.3\ncni=yes\n';; esac`}
+	dir := t.TempDir()
+	for i, look := range []struct {
+		ref, id string
+		runs    int
+	}{{"a:1", "sha256:aa", 1}, {"a:1", "sha256:aa", 1}, {"b:2", "sha256:aa", 1}, {"a:1", "sha256:bb", 2}} {
+		image, err := inspect(t.Context(), eng, look.ref, engineImage{ID: look.id}, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := Image{Ref: look.ref, ID: look.id, Kubernetes: "v1.37.2", Kubelet: "v1.36.3", DefaultCNI: true}
+		if image != want {
+			t.Errorf("look %d: %+v", i, image)
+		}
+		if len(eng.calls) != look.runs {
+			t.Errorf("look %d: the engine was asked %d times", i, len(eng.calls))
+		}
+	}
+}
+
+func TestInspectRefusesOtherImages(t *testing.T) {
+	for what, output := range map[string]string{
+		"no version file":   `printf 'kubernetes=\nkubelet=Kubernetes v1.37.2\n'`,
+		"no kubelet":        `printf 'kubernetes=v1.37.2\nkubelet=\n'`,
+		"no shell":          `echo 'exec: "/bin/sh": no such file' >&2; exit 127`,
+		"nothing but noise": `echo hello`,
+	} {
+		if image, err := inspect(t.Context(), &scripted{script: output}, "x", engineImage{ID: "sha256:x"}, t.TempDir()); err == nil {
+			t.Errorf("%s: accepted as %+v", what, image)
+		}
+	}
+}
+
+func TestListedRef(t *testing.T) {
+	for line, want := range map[string]string{
+		"dra-lab/node v1.37.2 <none> 7dc246c71620":        "dra-lab/node:v1.37.2",
+		"kindest/node <none> sha256:a1ed56 7dc246c71620":  "kindest/node@sha256:a1ed56",
+		"kindest/node v1.37.0 sha256:a1ed56 7dc246c71620": "kindest/node:v1.37.0",
+		"<none> <none> <none> 7dc246c71620":               "",
+		"kindest/node <none> <none> 7dc246c71620":         "",
+		"": "",
+	} {
+		if got := listedRef(line); got != want {
+			t.Errorf("listedRef(%q) = %q, want %q", line, got, want)
+		}
+	}
+}
