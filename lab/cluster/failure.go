@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ func failedCommand(err error) *kindexec.RunError {
 // what went wrong: the last that has an error, else the last one.
 func significantLine(output string) string {
 	mark := regexp.MustCompile(`(?i)^(error|fatal|panic)|\b(error|failed|fatal|denied|cannot|unable)\b`)
-	noise := regexp.MustCompile(`^\s*(/|goroutine |\t|[\w./]+\.\w+\(|To see the stack trace|stdlib|runtime\.|main\.main|cmd/)`)
+	noise := regexp.MustCompile(` systemd\[\d+\]: |^\s*(/|goroutine |\t|[\w./]+\.\w+\(|To see the stack trace|stdlib|runtime\.|main\.main|cmd/)`)
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	last := ""
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -74,10 +75,33 @@ func explain(ctx context.Context, e engine, s survey, cause error) error {
 		err = fmt.Errorf("%w (node %s: %s)", err, worst.node, worst.summary())
 		err = ui.WithDetail(err, "node "+worst.node, worst.journal())
 	}
+	hints := knownCures(err.Error() + all.String())
 	if werr := writeFile(s.dir.failure(), all.Bytes(), 0o600); werr == nil {
-		return ui.WithHint(err, "all nodes' journals are in %s", s.dir.failure())
+		hints = append(hints, "all nodes' journals are in "+s.dir.failure())
 	}
-	return err
+	return ui.WithHint(err, "%s", strings.Join(hints, "\n"))
+}
+
+// knownCures returns what to do about causes that are known to stop nodes.
+func knownCures(text string) []string {
+	var cures []string
+	for _, known := range []struct{ sign, cure string }{
+		// Each node's systemd, containerd and kubelet need a few.
+		{"Too many open files", "the host is out of inotify instances: sysctl -w fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=524288"},
+		{"no space left on device", "the disk is full: free some, see \"lab doctor\""},
+		{"port is already allocated", "a host port of the config is in use: choose another hostPort, or free it"},
+		{"address already in use", "a host port of the config is in use: choose another hostPort, or free it"},
+	} {
+		if strings.Contains(text, known.sign) && !slices.Contains(cures, known.cure) {
+			cures = append(cures, known.cure)
+		}
+	}
+	return cures
+}
+
+// plainLines takes what colours a console out of a log.
+func plainLines(text string) string {
+	return strings.ReplaceAll(regexp.MustCompile(`\x1b\[[0-9;]*[a-zA-Z]`).ReplaceAllString(text, ""), "\r", "")
 }
 
 // A nodeReport is the last state of a node and the end of its journals.
@@ -93,6 +117,9 @@ type nodeReport struct {
 
 func (r nodeReport) summary() string {
 	if r.kubelet == "" && r.containerd == "" {
+		if line := significantLine(r.engineLog); line != "" {
+			return r.state + ": " + journalMessage(line)
+		}
 		return r.state
 	}
 	text := fmt.Sprintf("container %s, containerd %s, kubelet %s", r.state, r.containerd, r.kubelet)
@@ -139,8 +166,11 @@ func diagnoseNode(ctx context.Context, e engine, c container) nodeReport {
 	r := nodeReport{node: c.name, state: c.detail}
 	if !c.running() {
 		r.trouble = 4
-		out, err := e.output(ctx, "logs", "--tail", "40", c.id)
-		r.engineLog = note(string(out), err)
+		var out bytes.Buffer
+		cmd := e.Command(ctx, "logs", "--tail", "40", c.id)
+		cmd.Stdout, cmd.Stderr = &out, &out // the entrypoint speaks on both
+		err := cmd.Run()
+		r.engineLog = note(plainLines(out.String()), err)
 		return r
 	}
 	// One call for all: each costs a tenth of a second on a loaded host. The

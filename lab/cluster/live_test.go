@@ -323,6 +323,16 @@ func TestLiveCluster(t *testing.T) {
 		probes.check(t)
 	})
 
+	t.Run("all of it comes back after the host was restarted", func(t *testing.T) {
+		l.run("stop", "--time=1", nodes[0].Name(), nodes[1].Name(), nodes[2].Name())
+		start := time.Now()
+		if _, err := cluster.Ensure(t.Context(), options, l.ui); err != nil {
+			t.Fatalf("%v\n%s", err, ui.Detail(err))
+		}
+		t.Logf("back in %s", time.Since(start))
+		probes.check(t)
+	})
+
 	t.Run("what helps to find a fault can be collected", func(t *testing.T) {
 		dir := t.TempDir()
 		if err := c.CollectLogs(t.Context(), dir); err != nil {
@@ -375,6 +385,136 @@ func TestLiveCluster(t *testing.T) {
 	// Removing what is not there is no error.
 	if err := cluster.Remove(t.Context(), options.Name, l.ui); err != nil {
 		t.Error(err)
+	}
+}
+
+// A kubelet that does not start: the error says what it said, and nothing of the
+// cluster is left but the journals.
+func TestLiveKubeletDoesNotStart(t *testing.T) {
+	l := newLive(t)
+	options := l.options("broken")
+	l.cleanUp(options.Name)
+	options.Config = parse(t, `
+kubeadmConfigPatches:
+- |
+  kind: KubeletConfiguration
+  featureGates: {NoSuchGate: true}
+- |
+  kind: InitConfiguration
+  timeouts: {kubeletHealthCheck: 5s, controlPlaneComponentHealthCheck: 5s, kubernetesAPICall: 5s}
+`)
+	start := time.Now()
+	_, err := cluster.Create(t.Context(), options, l.ui)
+	t.Logf("failed in %s: %v\nhint: %s", time.Since(start), err, ui.Hint(err))
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for _, want := range []string{options.Name, "init node with kubeadm", "node " + options.Name + "-control-plane: ", "unrecognized feature gate: NoSuchGate"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in the error", want)
+		}
+	}
+	if !strings.Contains(ui.Detail(err), "NoSuchGate") {
+		t.Errorf("the detail is %q", ui.Detail(err))
+	}
+	l.checkNothingLeft(options.Name)
+	log := filepath.Join(l.home, "state", "clusters", options.Name, "failure.log")
+	if data, readErr := os.ReadFile(log); readErr != nil || !strings.Contains(string(data), "NoSuchGate") || !strings.Contains(ui.Hint(err), log) {
+		t.Errorf("journals: %v, hint %q", readErr, ui.Hint(err))
+	}
+	if err := cluster.Remove(t.Context(), options.Name, l.ui); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(l.home, "state")); err == nil {
+		if entries, _ := os.ReadDir(filepath.Join(l.home, "state")); len(entries) > 0 {
+			t.Errorf("left in the state directory: %v", entries)
+		}
+	}
+}
+
+func (l *live) checkNothingLeft(name string) {
+	l.Helper()
+	if left := l.run("ps", "--all", "--quiet", "--filter", "label=io.x-k8s.kind.cluster="+name); left != "" {
+		l.Errorf("containers are left: %s", left)
+	}
+	if _, err := cluster.Open(l.Context(), name); !errors.Is(err, cluster.ErrNotFound) || errors.Is(err, cluster.ErrIncomplete) {
+		l.Errorf("Open: got error %v, want ErrNotFound", err)
+	}
+}
+
+// interrupt ends a context when a text is written.
+type interrupt struct {
+	text   string
+	cancel context.CancelCauseFunc
+}
+
+func (i interrupt) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), i.text) {
+		i.cancel(errors.New("interrupted"))
+	}
+	return len(p), nil
+}
+
+// Ctrl-C in the middle: nothing is left, or with Retain what is left is made anew
+// by the next call.
+func TestLiveInterrupted(t *testing.T) {
+	l := newLive(t)
+	options := l.options("stopped")
+	options.Config = parse(t, "")
+	l.cleanUp(options.Name)
+	create := func(at string) error {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		start := time.Now()
+		_, err := cluster.Create(ctx, options, ui.New(io.Discard, io.MultiWriter(testWriter{t}, interrupt{at, cancel}), 0))
+		t.Logf("%q: stopped in %s: %v\nhint: %s", at, time.Since(start), err, ui.Hint(err))
+		if err == nil || !strings.Contains(err.Error(), "interrupted") {
+			t.Fatalf("got error %v", err)
+		}
+		return err
+	}
+	for _, at := range []string{"• preparing nodes", "• starting control-plane"} {
+		err := create(at)
+		if !strings.Contains(ui.Hint(err), "nothing of the cluster is left") {
+			t.Errorf("got hint %q", ui.Hint(err))
+		}
+		l.checkNothingLeft(options.Name)
+	}
+
+	options.Retain = true
+	if err := create("• starting control-plane"); !strings.Contains(ui.Hint(err), options.Name+"-control-plane") {
+		t.Errorf("got hint %q", ui.Hint(err))
+	}
+	if _, err := cluster.Open(t.Context(), options.Name); !errors.Is(err, cluster.ErrIncomplete) {
+		t.Errorf("Open: got error %v, want ErrIncomplete", err)
+	}
+	ours, err := cluster.List(t.Context())
+	if err != nil || !slices.Contains(ours, options.Name) {
+		t.Errorf("List: %v, %v", ours, err)
+	}
+
+	options.Retain = false
+	provider := cluster.NewProvider(options, l.ui)
+	kubeconfig, err := provider.Create(t.Context())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, ui.Detail(err))
+	}
+	if kubeconfig != provider.GetKubeconfig() || provider.GetKubectlContext() != "kind-"+options.Name || provider.KubernetesRestConfig() == nil {
+		t.Errorf("provider: %q, %q", kubeconfig, provider.GetKubectlContext())
+	}
+	archive := filepath.Join(t.TempDir(), "probe.tar")
+	if err := os.WriteFile(archive, probeArchive(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := provider.LoadImageArchive(t.Context(), archive); err != nil {
+		t.Error(err)
+	}
+	if err := provider.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.checkNothingLeft(options.Name)
+	if _, err := os.Stat(filepath.Join(l.home, ".kube")); err == nil {
+		t.Error("the directory that was made for the user's kubeconfig is left")
 	}
 }
 

@@ -289,7 +289,12 @@ func TestSignificantLine(t *testing.T) {
 				"To see the stack trace of this error execute with --v=5 or higher\nk8s.io/kubernetes/cmd/kubeadm/app.Run(0x1)\n\tcmd/kubeadm/app/kubeadm.go:47\nmain.main()\n",
 			"error: error execution phase wait-control-plane: kube-apiserver check failed",
 		},
-		{"a kubelet's", "I0 started\nE0 run failed: unrecognized feature gate: Foo\nI0 bye", "E0 run failed: unrecognized feature gate: Foo"},
+		{
+			"a kubelet's, not what systemd says of it",
+			"Nov 30 23:04:50 n kubelet[9]: I0 started\nNov 30 23:04:50 n kubelet[9]: E0 run failed: unrecognized gate: Foo\n" +
+				"Nov 30 23:04:50 n systemd[1]: kubelet.service: Failed with result 'exit-code'.\n",
+			"Nov 30 23:04:50 n kubelet[9]: E0 run failed: unrecognized gate: Foo",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := significantLine(tc.output); got != tc.want {
@@ -334,5 +339,19 @@ func TestNotReady(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestKnownCures(t *testing.T) {
+	log := plainLines("\x1b[0;1;31mFailed to allocate manager object: Too many open files\x1b[0m\r\nToo many open files\n")
+	if want := "Failed to allocate manager object: Too many open files\nToo many open files\n"; log != want {
+		t.Errorf("got %q, want %q", log, want)
+	}
+	cures := knownCures(log)
+	if len(cures) != 1 || !strings.Contains(cures[0], "max_user_instances") {
+		t.Errorf("got %q", cures)
+	}
+	if cures := knownCures("all is well"); len(cures) != 0 {
+		t.Errorf("got %q", cures)
 	}
 }
