@@ -124,14 +124,29 @@ func TestApplyKeepsTheOrderAndOwnsItsFields(t *testing.T) {
 }
 
 func TestGPUsGoToWorkersOrToTheOnlyNode(t *testing.T) {
-	control := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}}}
+	labelled := metav1.ObjectMeta{Name: "control", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}}
+	control := corev1.Node{ObjectMeta: labelled, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+		{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule},
+	}}}
+	open := corev1.Node{ObjectMeta: labelled}
+	// A node that comes up has taints that go by themselves.
+	one := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+	}}}
 	two := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}}
-	one := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
-	if diff := cmp.Diff([]string{"one", "two"}, choose([]corev1.Node{two, control, one})); diff != "" {
-		t.Errorf("with workers (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"control"}, choose([]corev1.Node{control})); diff != "" {
-		t.Errorf("without workers (-want +got):\n%s", diff)
+	for name, c := range map[string]struct {
+		nodes []corev1.Node
+		want  roles
+	}{
+		"workers":                     {[]corev1.Node{two, control, one}, roles{gpus: []string{"one", "two"}, pods: []string{"one", "two"}}},
+		"control plane that helps":    {[]corev1.Node{two, open, one}, roles{gpus: []string{"one", "two"}, pods: []string{"control", "one", "two"}}},
+		"nothing but a control plane": {[]corev1.Node{open}, roles{gpus: []string{"control"}, pods: []string{"control"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, rolesOf(c.nodes), cmp.AllowUnexported(roles{})); diff != "" {
+				t.Errorf("roles (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

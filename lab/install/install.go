@@ -67,26 +67,28 @@ type installer struct {
 }
 
 func (i installer) run(ctx context.Context) error {
-	targets, err := i.targets(ctx)
+	r, err := i.roles(ctx)
 	if err != nil {
 		return err
 	}
-	built, stale, err := i.load(ctx, targets)
+	// Nodes that take no Pods need nothing.
+	i.nodes = slices.DeleteFunc(i.nodes, func(n node) bool { return !slices.Contains(r.pods, n.Name()) })
+	built, stale, err := i.load(ctx, r.gpus)
 	if err != nil {
 		return err
 	}
-	objects, err := i.objects(built, targets)
+	objects, err := i.objects(built, r.gpus)
 	if err != nil {
 		return err
 	}
-	step := i.ui.Step("installing the driver (%s on %s)", i.options.GPUs, plural(len(targets), "node"))
+	step := i.ui.Step("installing the driver (%s on %s)", i.options.GPUs, plural(len(r.gpus), "node"))
 	applied, err := i.clients.apply(ctx, objects)
 	step.Done(err)
 	if err != nil {
 		return err
 	}
 	err = i.wait(ctx, goal{
-		nodes:      targets,
+		nodes:      r.gpus,
 		devices:    i.options.GPUs.count(),
 		image:      built.driver.Ref(),
 		generation: applied.driverGeneration,
@@ -98,35 +100,48 @@ func (i installer) run(ctx context.Context) error {
 	return nil
 }
 
-// targets names the nodes that get GPUs.
-func (i installer) targets(ctx context.Context) ([]string, error) {
-	list, err := i.clients.kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	workers := choose(list.Items)
-	for _, name := range workers {
-		if !slices.ContainsFunc(i.nodes, func(n node) bool { return n.Name() == name }) {
-			return nil, fmt.Errorf("reach node %q: it is in the cluster but not on this machine", name)
-		}
-	}
-	return workers, nil
+// roles says what the nodes of a cluster are for.
+type roles struct {
+	gpus []string // get GPUs: the workers, or all nodes when there are none
+	pods []string // get images: they take Pods
 }
 
-// choose takes the workers, or everything when there are none.
-func choose(nodes []corev1.Node) []string {
-	var all, workers []string
+// roles asks the cluster, and makes sure that all of it is within reach.
+func (i installer) roles(ctx context.Context) (roles, error) {
+	list, err := i.clients.kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return roles{}, fmt.Errorf("list nodes: %w", err)
+	}
+	r := rolesOf(list.Items)
+	for _, name := range r.pods {
+		if !slices.ContainsFunc(i.nodes, func(n node) bool { return n.Name() == name }) {
+			return roles{}, fmt.Errorf("reach node %q: it is in the cluster but not on this machine", name)
+		}
+	}
+	return r, nil
+}
+
+func rolesOf(nodes []corev1.Node) roles {
+	const control = "node-role.kubernetes.io/control-plane"
+	var r roles
+	var workers []string
 	for _, n := range nodes {
-		all = append(all, n.Name)
-		if _, control := n.Labels["node-role.kubernetes.io/control-plane"]; !control {
+		r.gpus = append(r.gpus, n.Name)
+		if _, ok := n.Labels[control]; !ok {
 			workers = append(workers, n.Name)
+		}
+		if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == control }) {
+			r.pods = append(r.pods, n.Name)
 		}
 	}
 	if len(workers) > 0 {
-		all = workers
+		r.gpus = workers
+	} else {
+		r.pods = slices.Clone(r.gpus)
 	}
-	slices.Sort(all)
-	return all
+	slices.Sort(r.gpus)
+	slices.Sort(r.pods)
+	return r
 }
 
 // load makes the images and brings them to the nodes, with the inventory to
@@ -161,7 +176,7 @@ func (i installer) load(ctx context.Context, targets []string) (built images, st
 	if err != nil {
 		return images{}, nil, err
 	}
-	var cargo cargo
+	var shared archives
 	stale = map[string][]string{}
 	group, loading := errgroup.WithContext(ctx)
 	for n, node := range i.nodes {
@@ -172,7 +187,7 @@ func (i installer) load(ctx context.Context, targets []string) (built images, st
 					return err
 				}
 			}
-			return surveys[n].loadMissing(loading, node, built, &cargo)
+			return surveys[n].loadMissing(loading, node, built, &shared)
 		})
 	}
 	return built, stale, group.Wait()

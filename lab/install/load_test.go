@@ -71,7 +71,9 @@ func (n *fakeNode) LoadImageArchive(_ context.Context, archive io.Reader) error 
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.images = append(n.images, manifest[0].RepoTags...)
+	for _, image := range manifest {
+		n.images = append(n.images, image.RepoTags...)
+	}
 	n.loads++
 	return nil
 }

@@ -77,18 +77,21 @@ func (s survey) writeInventory(ctx context.Context, n node, content []byte) erro
 	return nil
 }
 
-func (s survey) loadMissing(ctx context.Context, n node, built images, cargo *cargo) error {
-	for _, i := range built.list() {
-		if slices.Contains(s.images, i.Ref()) {
-			continue
-		}
-		archive, err := cargo.archive(i)
-		if err != nil {
-			return err
-		}
-		if err := n.LoadImageArchive(ctx, bytes.NewReader(archive)); err != nil {
-			return fmt.Errorf("load image %s into node %q: %w", i.Ref(), n.Name(), err)
-		}
+// loadMissing loads what the node lacks, in one go: most of the time of a load
+// is not the bytes.
+func (s survey) loadMissing(ctx context.Context, n node, built images, shared *archives) error {
+	missing := slices.DeleteFunc(built.list(), func(i *image.Image) bool {
+		return slices.Contains(s.images, i.Ref())
+	})
+	if len(missing) == 0 {
+		return nil
+	}
+	archive, err := shared.of(missing)
+	if err != nil {
+		return err
+	}
+	if err := n.LoadImageArchive(ctx, bytes.NewReader(archive)); err != nil {
+		return fmt.Errorf("load images of the lab into node %q: %w", n.Name(), err)
 	}
 	return nil
 }
@@ -101,26 +104,30 @@ func remove(ctx context.Context, n node, refs []string) error {
 	return nil
 }
 
-// cargo keeps the archives of images, which are made when the first node
-// needs them and shared by all. It is safe for concurrent use.
-type cargo struct {
-	mu       sync.Mutex
-	archives map[string][]byte
+// archives keeps images as archives, which are made when the first node needs
+// them and shared by all. It is safe for concurrent use.
+type archives struct {
+	mu     sync.Mutex
+	byRefs map[string][]byte
 }
 
-func (c *cargo) archive(i *image.Image) ([]byte, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if archive, ok := c.archives[i.Ref()]; ok {
+func (a *archives) of(images []*image.Image) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var key string
+	for _, i := range images {
+		key += i.Ref() + " "
+	}
+	if archive, ok := a.byRefs[key]; ok {
 		return archive, nil
 	}
 	var buffer bytes.Buffer
-	if err := i.Write(&buffer); err != nil {
+	if err := image.Write(&buffer, images...); err != nil {
 		return nil, err
 	}
-	if c.archives == nil {
-		c.archives = map[string][]byte{}
+	if a.byRefs == nil {
+		a.byRefs = map[string][]byte{}
 	}
-	c.archives[i.Ref()] = buffer.Bytes()
+	a.byRefs[key] = buffer.Bytes()
 	return buffer.Bytes(), nil
 }

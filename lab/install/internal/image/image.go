@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -72,11 +73,17 @@ func Build(repository, program string) (*Image, error) {
 // Ref is the full reference, as containerd lists it and Pods name it.
 func (i *Image) Ref() string { return i.tag.String() }
 
-// Write writes the image as an archive that docker and containerd load. The
-// bytes are the same every time.
-func (i *Image) Write(w io.Writer) error {
-	if err := tarball.Write(i.tag, i.image, w); err != nil {
-		return fmt.Errorf("write image %s: %w", i.Ref(), err)
+// Write writes images as one archive that docker and containerd load. The
+// bytes of an archive with one image are the same every time.
+func Write(w io.Writer, images ...*Image) error {
+	byTag := make(map[name.Reference]v1.Image, len(images))
+	refs := make([]string, 0, len(images))
+	for _, i := range images {
+		byTag[i.tag] = i.image
+		refs = append(refs, i.Ref())
+	}
+	if err := tarball.MultiRefWrite(byTag, w); err != nil {
+		return fmt.Errorf("write images %s: %w", strings.Join(refs, ", "), err)
 	}
 	return nil
 }

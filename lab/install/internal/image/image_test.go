@@ -143,7 +143,7 @@ func TestClosureRefusesWhatIsNoProgram(t *testing.T) {
 func write(t *testing.T, i *image.Image) []byte {
 	t.Helper()
 	var buffer bytes.Buffer
-	if err := i.Write(&buffer); err != nil {
+	if err := image.Write(&buffer, i); err != nil {
 		t.Fatal(err)
 	}
 	return buffer.Bytes()
