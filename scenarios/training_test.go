@@ -76,6 +76,7 @@ type training struct {
 	replacement rankState
 	baseline    map[stage.GPU]uint64
 	xid         timeline.Event
+	want        reference.Result
 }
 
 func TestTraining(t *testing.T) {
@@ -208,6 +209,7 @@ func (s *training) breakGPU(ctx context.Context, t *testing.T, _ *envconf.Config
 	s.Await(ctx, t, soon, "the Pod's deletion", deleted)
 	s.Await(ctx, t, soon, "Unhealthy in the Pod's status", unhealthy)
 	s.Await(ctx, t, soon, "the unprepare of its claim", stage.Is(timeline.Unprepared, stage.Claim(victim.claim)))
+	s.Await(ctx, t, soon, "the end of its container", stage.Is(timeline.ContainerExited, pod))
 
 	xid := stage.Step{What: "XID", Match: stage.Is(timeline.FaultInjected, gpu)}
 	report := stage.Step{What: "health report", Match: stage.Is(timeline.DeviceHealth, gpu, stage.Detail(api.HealthUnhealthy))}
@@ -221,7 +223,6 @@ func (s *training) breakGPU(ctx context.Context, t *testing.T, _ *envconf.Config
 		stage.Step{What: "mark for eviction", Match: stage.Is(timeline.PodDisrupted, pod)},
 		stage.Step{What: "deletion", Match: deleted},
 		stage.Step{What: "last checkpoint", Match: stage.Is(timeline.Workload(workload.EventLeaving), pod)},
-		stage.Step{What: "end of the container", Match: stage.Is(timeline.ContainerExited, pod)},
 		stage.Step{What: "CDI spec removed", Match: stage.Is(timeline.UnprepareStep, stage.Claim(victim.claim), stage.Says("CDI spec removed"))},
 		stage.Step{What: "unprepare", Match: stage.Is(timeline.Unprepared, stage.Claim(victim.claim))},
 	)
@@ -239,6 +240,15 @@ func (s *training) resume(ctx context.Context, t *testing.T, _ *envconf.Config) 
 	victim, survivor := s.first[faultyRank], s.first[1-faultyRank]
 	another := func(e timeline.Event) bool { return stage.Pod(podOf(faultyRank))(e) && e.Pod != victim.pod.Pod }
 
+	s.Remark("a Job waits 10 s after a Pod of its own has failed before it makes another (its back-off)")
+	// Meanwhile: what the job must end with.
+	args, err := trainerArgs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.want, err = reference.Run(args); err != nil {
+		t.Fatal(err)
+	}
 	created := s.Await(ctx, t, long, "the replacement", stage.Is(timeline.PodCreated, another))
 	s.Await(ctx, t, soon, "the replacement to be Ready", stage.Is(timeline.PodReady, stage.Pod(created.Pod)))
 	r, err := s.learn(ctx, created)
@@ -266,19 +276,11 @@ func (s *training) resume(ctx context.Context, t *testing.T, _ *envconf.Config) 
 
 func (s *training) finish(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	s.Await(ctx, t, long, "the job to end", stage.Is(timeline.JobCompleted))
-	args, err := trainerArgs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := reference.Run(args)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for rank, pod := range []string{s.first[0].pod.Pod, s.replacement.pod.Pod} {
 		done := s.Await(ctx, t, soon, fmt.Sprintf("rank %d to be done", rank),
 			stage.Is(timeline.Workload(workload.EventDone), stage.Pod(pod))).Workload
-		if done.Weights != want.Weights {
-			t.Errorf("rank %d has weights %s, an undisturbed job %s", rank, done.Weights, want.Weights)
+		if done.Weights != s.want.Weights {
+			t.Errorf("rank %d has weights %s, an undisturbed job %s", rank, done.Weights, s.want.Weights)
 		}
 		if done.Loss > lossFraction*done.FirstLoss {
 			t.Errorf("rank %d has loss %.4f at the end, %.4f at first: want at most %g of it", rank, done.Loss, done.FirstLoss, lossFraction)

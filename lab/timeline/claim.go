@@ -60,19 +60,19 @@ func (c *claimDiff) allocation(old *resourcev1.ResourceClaim) {
 				"allocated %s of %s", result.Device, result.Pool)
 		}
 	case before != nil && after == nil:
-		c.add(Event{Component: ControllerManager, Kind: ClaimDeallocated}, "deallocated")
+		c.add(Event{Component: ControllerManager, Kind: ClaimDeallocated, Node: claimNode(old)}, "deallocated")
 	}
 }
 
 func (c *claimDiff) reservation(old *resourcev1.ResourceClaim) {
 	for _, consumer := range c.now.Status.ReservedFor {
 		if !isReservedFor(old, consumer) {
-			c.add(Event{Component: Scheduler, Kind: ClaimReserved, Pod: consumer.Name}, "reserved for %s %s", consumer.Resource, consumer.Name)
+			c.add(Event{Component: Scheduler, Kind: ClaimReserved, Node: claimNode(c.now), Pod: consumer.Name}, "reserved for %s", consumerText(consumer))
 		}
 	}
 	for _, consumer := range old.Status.ReservedFor {
 		if !isReservedFor(c.now, consumer) {
-			c.add(Event{Component: ControllerManager, Kind: ClaimUnreserved, Pod: consumer.Name}, "no longer reserved for %s %s", consumer.Resource, consumer.Name)
+			c.add(Event{Component: ControllerManager, Kind: ClaimUnreserved, Node: claimNode(old), Pod: consumer.Name}, "no longer reserved for %s", consumerText(consumer))
 		}
 	}
 }
@@ -87,4 +87,20 @@ func claimOwner(claim *resourcev1.ResourceClaim) string {
 		return owner.Name
 	}
 	return ""
+}
+
+// claimNode is the node of the claim's first device, "" without an allocation.
+// The driver's pools are named after nodes.
+func claimNode(claim *resourcev1.ResourceClaim) string {
+	if a := claim.Status.Allocation; a != nil && len(a.Devices.Results) > 0 {
+		return a.Devices.Results[0].Pool
+	}
+	return ""
+}
+
+func consumerText(c resourcev1.ResourceClaimConsumerReference) string {
+	if c.Resource == "pods" {
+		return "Pod " + c.Name
+	}
+	return c.Resource + " " + c.Name
 }

@@ -88,6 +88,7 @@ const (
 	FaultInjected Kind = "fault-injected"
 	FaultCleared  Kind = "fault-cleared"
 	Action        Kind = "action"   // something else that the user did
+	Remark        Kind = "remark"   // an explanation of what comes, or does not come yet
 	Measured      Kind = "measured" // a figure that was worked out from earlier events
 	Warning       Kind = "warning"  // a Kubernetes Event of type Warning; Detail is its reason
 

@@ -84,10 +84,10 @@ func TestTimelineIsInTheOrderOfTimesAndCountsFromTheFirstPod(t *testing.T) {
 	}
 	// then they read as they happened.
 	want := `training, 2026-01-02T03:04:05Z, times since the creation of the first Pod
-   -0.020s  user                -                 Job created
-   +0.000s  controller-manager  -                 Pod created
-   +0.380s  driver              dra-lab-worker    claim prepared
-   +0.880s  kubelet             dra-lab-worker    Pod Ready
+   -0.020s  user                -                     Job created
+   +0.000s  controller-manager  -                     Pod created
+   +0.380s  driver              dra-lab-worker        claim prepared
+   +0.880s  kubelet             dra-lab-worker        Pod Ready
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("text (-want +got):\n%s", diff)
@@ -141,10 +141,10 @@ func TestLiveLinesComeInTheOrderOfTimesAndSoon(t *testing.T) {
 		// and all is there soon after it happened.
 		time.Sleep(2 * settle)
 		synctest.Wait()
-		want := `   -1.000s                      -                 job
-   +0.000s                      -                 pod
-   +0.200s                      -                 prepared
-   +0.300s                      -                 ready
+		want := `   -1.000s                      -                     job
+   +0.000s                      -                     pod
+   +0.200s                      -                     prepared
+   +0.300s                      -                     ready
 `
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Errorf("lines (-want +got):\n%s", diff)

@@ -96,12 +96,12 @@ func TestSliceChanges(t *testing.T) {
 		old, now *resourcev1.ResourceSlice
 		want     []string
 	}{
-		"published":            {nil, slice(), []string{"driver slice-published"}},
-		"published with taint": {nil, slice(xid("79", now())), []string{"driver slice-published", "driver device-tainted"}},
-		"tainted":              {slice(), slice(xid("79", now())), []string{"driver device-tainted"}},
+		"published":            {nil, slice(), []string{"api-server slice-published"}},
+		"published with taint": {nil, slice(xid("79", now())), []string{"api-server slice-published", "api-server device-tainted"}},
+		"tainted":              {slice(), slice(xid("79", now())), []string{"api-server device-tainted"}},
 		"published anew":       {slice(xid("79", now())), slice(xid("79", now().Add(time.Hour))), nil},
-		"other value":          {slice(xid("79", now())), slice(xid("48", now())), []string{"driver device-tainted", "driver device-untainted"}},
-		"untainted":            {slice(xid("79", now())), slice(), []string{"driver device-untainted"}},
+		"other value":          {slice(xid("79", now())), slice(xid("48", now())), []string{"api-server device-tainted", "api-server device-untainted"}},
+		"untainted":            {slice(xid("79", now())), slice(), []string{"api-server device-untainted"}},
 		"gone":                 {slice(), nil, []string{"api-server slice-gone"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,10 +37,14 @@ func driverReport(r api.Report, namespace string) []Event {
 	case api.StepUnprepareFailed:
 		e.Kind, e.Text = UnprepareFailed, claim+": unprepare failed: "+r.Err
 	case api.StepEvent:
-		e.Kind, e.Component, e.Text = GPUEvent, GPU, r.Device+": "+r.Detail
+		e.Kind, e.Component, e.Text = GPUEvent, GPU, strings.TrimPrefix(r.Device+": ", ": ")+r.Detail
 	case api.StepHealth:
 		health, _, _ := strings.Cut(r.Detail, ":")
 		e.Kind, e.Detail, e.Text = DeviceHealth, health, r.Device+": health reported to the kubelet: "+r.Detail
+	case api.StepTainted:
+		e.Kind, e.Detail, e.Text = DriverStep, r.Step, r.Device+": taint to be published: "+r.Detail
+	case api.StepUntainted:
+		e.Kind, e.Detail, e.Text = DriverStep, r.Step, r.Device+": taint to be taken back: "+r.Detail
 	default:
 		e.Kind, e.Detail, e.Text = DriverStep, r.Step, driverStep(r)
 	}

@@ -21,16 +21,16 @@ func sliceChange(old, now *resourcev1.ResourceSlice, at time.Time) []Event {
 	var events []Event
 	if old == nil {
 		events = append(events, Event{
-			Time: at, Source: SourceWatch, Component: Driver, Kind: SlicePublished, Node: sliceNode(now),
-			Text: fmt.Sprintf("ResourceSlice %s published, %d devices", now.Name, len(now.Spec.Devices)),
+			Time: at, Source: SourceWatch, Component: APIServer, Kind: SlicePublished, Node: sliceNode(now),
+			Text: fmt.Sprintf("ResourceSlice %s is new, %d devices", now.Name, len(now.Spec.Devices)),
 		})
 		old = &resourcev1.ResourceSlice{}
 	}
 	taint := func(kind Kind, device string, t resourcev1.DeviceTaint, verb string) {
 		detail := fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect)
 		events = append(events, Event{
-			Time: at, Source: SourceWatch, Component: Driver, Kind: kind, Node: sliceNode(now), Device: device, Detail: detail,
-			Text: fmt.Sprintf("%s %s in the ResourceSlice: %s", device, verb, detail),
+			Time: at, Source: SourceWatch, Component: APIServer, Kind: kind, Node: sliceNode(now), Device: device, Detail: detail,
+			Text: fmt.Sprintf("%s is %s in the ResourceSlice: %s", device, verb, detail),
 		})
 	}
 	for _, device := range now.Spec.Devices {

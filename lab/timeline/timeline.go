@@ -139,7 +139,7 @@ func (t Timeline) WriteText(w io.Writer) error {
 
 func writeLine(w io.Writer, origin time.Time, e Event) error {
 	since := fmt.Sprintf("%+.3fs", e.Time.Sub(origin).Seconds())
-	if _, err := fmt.Fprintf(w, "%10s  %-18s  %-16s  %s\n", since, e.Component, cmp.Or(e.Node, "-"), e.Text); err != nil {
+	if _, err := fmt.Fprintf(w, "%10s  %-18s  %-20s  %s\n", since, e.Component, cmp.Or(e.Node, "-"), e.Text); err != nil {
 		return fmt.Errorf("write timeline: %w", err)
 	}
 	return nil

@@ -41,7 +41,7 @@ func workloadWords(l workload.Line) string {
 	case workload.EventCheckpoint:
 		return fmt.Sprintf("at step %d, loss %.4f, checkpoint written", l.Step, l.Loss)
 	case workload.EventInterrupted:
-		return fmt.Sprintf("interrupted after step %d: %s", l.Step, l.Detail)
+		return fmt.Sprintf("stops after step %d: %s", l.Step, l.Detail)
 	case workload.EventLeaving:
 		return fmt.Sprintf("leaves after step %d: %s", l.Step, l.Detail)
 	case workload.EventDone:

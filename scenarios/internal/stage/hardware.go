@@ -145,7 +145,12 @@ func (s *Stage) DriverStatus(ctx context.Context, node string) (api.DriverStatus
 	if err != nil {
 		return api.DriverStatus{}, fmt.Errorf("ask driver on node %q: %w", node, err)
 	}
-	return api.ParseDriverStatus(data)
+	status, err := api.ParseDriverStatus(data)
+	if err == nil && status.Node != node {
+		// Another cluster with the same Pod addresses on the same network.
+		err = fmt.Errorf("ask driver on node %q: the driver of node %q answered", node, status.Node)
+	}
+	return status, err
 }
 
 // Memory is how many bytes are in use on each GPU, as the drivers read them.
@@ -241,6 +246,11 @@ func (s *Stage) Note(what, node string) timeline.Event {
 	e := timeline.Event{Time: time.Now(), Component: timeline.User, Kind: timeline.Action, Node: node, Text: what}
 	s.Recorder.Note(e)
 	return e
+}
+
+// Remark explains to whoever reads the timeline.
+func (s *Stage) Remark(format string, args ...any) {
+	s.Recorder.Note(timeline.Event{Component: timeline.Lab, Kind: timeline.Remark, Text: "note: " + fmt.Sprintf(format, args...)})
 }
 
 // AwaitDriver waits until another driver Pod than the one with this UID is

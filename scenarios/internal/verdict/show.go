@@ -15,23 +15,31 @@ const maxLine = 1 << 20
 func Show(r io.Reader, w io.Writer, name func(test string) string) ([]Result, error) {
 	var p Parser
 	var failed error
+	write := func(text string) {
+		if text != "" && failed == nil {
+			_, failed = fmt.Fprintln(w, text)
+		}
+	}
+	// Package testing writes the ends of a test's parts after the test's own.
+	scenario := ""
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(make([]byte, 64<<10), maxLine)
 	for scanner.Scan() {
 		line := scanner.Text()
 		ended, output := p.Line(line)
-		text := ""
 		switch {
+		case ended != nil && ended.Depth() == 0:
+			write(scenario)
+			scenario = endLine(*ended, name)
 		case ended != nil:
-			text = endLine(*ended, name)
+			write(endLine(*ended, name))
 		case output:
-			text = outputLine(line)
+			write(scenario)
+			scenario = ""
+			write(outputLine(line))
 		}
-		if text == "" || failed != nil {
-			continue
-		}
-		_, failed = fmt.Fprintln(w, text)
 	}
+	write(scenario)
 	if err := scanner.Err(); err != nil {
 		// Somebody must read on, or the tests wait for it.
 		_, _ = io.Copy(io.Discard, r)

@@ -70,9 +70,9 @@ func TestShownLinesAreForPeople(t *testing.T) {
    +0.000s  controller-manager  -   Pod train-0 created
 want 2 results, got 1
 saved
-✗ scenario training failed (20.5s)
 ✓ each rank gets a GPU
 ✗ the job ends
+✗ scenario training failed (20.5s)
 no cluster
 - scenario pending skipped (0.0s)
 panic: crash

@@ -225,26 +225,30 @@ func TestARankThatIsOutOfStepIsRefused(t *testing.T) {
 	}
 }
 
-func TestJoinWaitsForAServerThatIsNotThereYet(t *testing.T) {
-	// Given an address at which nobody serves yet,
+func TestJoinSaysWhyRankZeroIsNotReachedAndReachesItLater(t *testing.T) {
+	// Given an address at which nobody serves yet, Join says so;
 	listener := listen(t, "127.0.0.1:0")
 	address := listener.Addr().String()
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
 	conn := connect(t, address)
-	var member *Member
-	var group errgroup.Group
-	group.Go(func() (err error) {
-		member, err = Join(t.Context(), conn, hellos(1)[0])
-		return err
-	})
-	// when the server comes, then the rank joins.
-	serveOn(t, 1, listen(t, address))
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
+	_, err := Join(t.Context(), conn, hellos(1)[0])
+	if !errors.Is(err, ErrInterrupted) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("Join = %v, want %v with the reason", err, ErrInterrupted)
 	}
-	member.Close()
+	// when the server comes, then the rank joins over the same connection.
+	serveOn(t, 1, listen(t, address))
+	for {
+		member, err := Join(t.Context(), conn, hellos(1)[0])
+		if err == nil {
+			member.Close()
+			return
+		}
+		if !errors.Is(err, ErrInterrupted) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestJoinEndsWithItsContext(t *testing.T) {

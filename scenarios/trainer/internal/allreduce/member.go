@@ -86,7 +86,8 @@ type Member struct {
 	Step int64
 }
 
-// Join waits until all ranks are there, for as long as ctx allows. Close the
+// Join waits until all ranks are there, for as long as ctx allows. That rank 0
+// cannot be reached is ErrInterrupted with the reason: try again. Close the
 // member in any case, unless there is an error.
 func Join(ctx context.Context, conn grpc.ClientConnInterface, hello Hello) (*Member, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -100,7 +101,7 @@ func Join(ctx context.Context, conn grpc.ClientConnInterface, hello Hello) (*Mem
 }
 
 func join(ctx context.Context, conn grpc.ClientConnInterface, hello Hello) (*Member, error) {
-	stream, err := wire.NewAllReduceClient(conn).Train(ctx, grpc.WaitForReady(true))
+	stream, err := wire.NewAllReduceClient(conn).Train(ctx)
 	if err != nil {
 		return nil, classify(err)
 	}
@@ -195,5 +196,21 @@ func classify(err error) error {
 	case codes.DeadlineExceeded:
 		return context.DeadlineExceeded
 	}
-	return fmt.Errorf("%w: %s", ErrInterrupted, s.Message())
+	return interruption{s.Message()}
+}
+
+// interruption is an ErrInterrupted with its reason.
+type interruption struct{ reason string }
+
+func (i interruption) Error() string { return ErrInterrupted.Error() + ": " + i.reason }
+
+func (i interruption) Is(target error) bool { return target == ErrInterrupted }
+
+// Reason is why an ErrInterrupted came, without the steps that led there; of
+// another error it is the error's text.
+func Reason(err error) string {
+	if i := (interruption{}); errors.As(err, &i) {
+		return i.reason
+	}
+	return err.Error()
 }

@@ -16,12 +16,16 @@ import (
 // breaks at once each time.
 const retryDelay = 100 * time.Millisecond
 
+// saySpacing is how often a rank that waits says why, at most.
+const saySpacing = 5 * time.Second
+
 // generations trains in one generation of the group after the other until the
 // job is done. A rank gives up when no step was made for as long as its
 // patience.
 func (t *running) generations(ctx context.Context, leave <-chan struct{}) (Result, error) {
 	deadline := time.Now().Add(t.Pace.Patience)
 	t.emit(workload.Line{Event: workload.EventWaiting, Detail: "for all ranks to be there"})
+	said := time.Now()
 	for {
 		result, done, err := t.finished()
 		if done || err != nil {
@@ -36,7 +40,10 @@ func (t *running) generations(ctx context.Context, leave <-chan struct{}) (Resul
 			return Result{}, err
 		case t.at > began:
 			deadline = time.Now().Add(t.Pace.Patience)
-			t.emit(workload.Line{Event: workload.EventInterrupted, Step: t.at, Detail: err.Error()})
+			t.emit(workload.Line{Event: workload.EventInterrupted, Step: t.at, Detail: allreduce.Reason(err)})
+		case time.Since(said) > saySpacing:
+			said = time.Now()
+			t.emit(workload.Line{Event: workload.EventWaiting, Detail: "still: " + allreduce.Reason(err)})
 		}
 		if !wait(ctx, nil, retryDelay) {
 			return Result{}, fmt.Errorf("wait for other ranks: %w (last: %w)", context.Cause(ctx), err)
