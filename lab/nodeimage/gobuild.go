@@ -1,7 +1,6 @@
 package nodeimage
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/mod/modfile"
 
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
@@ -141,27 +142,40 @@ func stagingModule(upstream []byte, module, version string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out bytes.Buffer
-	fmt.Fprintf(&out, "module %s\n\n", ownModule(module))
-	replaced := 0
-	var replaces bytes.Buffer
-	for line := range strings.Lines(string(upstream)) {
-		line = strings.TrimSpace(line)
-		switch {
-		case strings.HasPrefix(line, "go "), strings.HasPrefix(line, "godebug default="):
-			fmt.Fprintln(&out, line)
-		case strings.Contains(line, "=> ./staging/src/"):
-			line = strings.TrimPrefix(line, "replace ")
-			old, target, _ := strings.Cut(line, " => ./staging/src/")
-			fmt.Fprintf(&replaces, "\t%s => %s %s\n", old, target, staging)
-			replaced++
+	from, err := modfile.Parse("go.mod", upstream, nil)
+	if err != nil {
+		return nil, err
+	}
+	to := &modfile.File{Syntax: &modfile.FileSyntax{}}
+	if err := to.AddModuleStmt(ownModule(module)); err != nil {
+		return nil, err
+	}
+	if from.Go != nil {
+		if err := to.AddGoStmt(from.Go.Version); err != nil {
+			return nil, err
 		}
 	}
-	if replaced == 0 {
+	for _, setting := range from.Godebug {
+		if err := to.AddGodebug(setting.Key, setting.Value); err != nil {
+			return nil, err
+		}
+	}
+	if err := to.AddRequire(module, version); err != nil {
+		return nil, err
+	}
+	for _, replace := range from.Replace {
+		path, ok := strings.CutPrefix(replace.New.Path, "./staging/src/")
+		if !ok {
+			continue
+		}
+		if err := to.AddReplace(replace.Old.Path, "", path, staging); err != nil {
+			return nil, err
+		}
+	}
+	if len(to.Replace) == 0 {
 		return nil, errors.New("go.mod replaces nothing by ./staging")
 	}
-	fmt.Fprintf(&out, "\nrequire %s %s\n\nreplace (\n%s)\n", module, version, replaces.String())
-	return out.Bytes(), nil
+	return to.Format()
 }
 
 // stagingVersion turns v1.37.2 into v0.37.2.

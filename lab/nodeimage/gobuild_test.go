@@ -43,14 +43,14 @@ func TestStagingModule(t *testing.T) {
 	want := `module dra-lab.invalid/kubernetes
 
 go 1.26.0
+
 godebug default=go1.26
 
 require k8s.io/kubernetes v1.37.2
 
-replace (
-	k8s.io/api => k8s.io/api v0.37.2
-	k8s.io/client-go => k8s.io/client-go v0.37.2
-)
+replace k8s.io/api => k8s.io/api v0.37.2
+
+replace k8s.io/client-go => k8s.io/client-go v0.37.2
 `
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("go.mod (-want +got):\n%s", diff)

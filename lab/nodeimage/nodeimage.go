@@ -54,9 +54,7 @@ func (o Options) complete() (Options, error) {
 		if o.Kubelet, err = ParseVersion(o.Kubelet); err != nil {
 			return o, err
 		}
-		if o.Kubernetes == "" {
-			o.Kubernetes = DefaultKubernetes
-		}
+		o.Kubernetes = builtVersion(o)
 		if semver.Compare(o.Kubelet, o.Kubernetes) > 0 {
 			err := fmt.Errorf("kubelet %s is newer than Kubernetes %s", o.Kubelet, o.Kubernetes)
 			return o, ui.WithHint(ui.UsageError(err), "a kubelet may be older than the control plane, never newer")
@@ -124,15 +122,33 @@ func Ensure(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error)
 	default:
 		return Image{}, err
 	}
-	return Build(ctx, eng, o, u)
+	image, err := Build(ctx, eng, o, u)
+	if !errors.Is(err, ErrNoNetwork) {
+		return image, err
+	}
+	// Somebody updated the lab and is on a train now: what was built before the
+	// update is better than nothing.
+	ref = builtRef(builtVersion(o), "")
+	found, ok, lookErr := lookUp(ctx, eng, ref)
+	if lookErr != nil || !ok {
+		return Image{}, err
+	}
+	u.Warn("%v", err)
+	u.Warn("taking the node image %s, which an older lab built", ref)
+	return inspect(ctx, eng, ref, found, o.inspected())
+}
+
+// builtVersion is the version that would be built for o.
+func builtVersion(o Options) string {
+	if o.Kubernetes == "" {
+		return DefaultKubernetes
+	}
+	return o.Kubernetes
 }
 
 // present looks for an image that will do among those the engine has.
 func present(ctx context.Context, eng Engine, o Options) (Image, bool, error) {
-	built := o.Kubernetes
-	if built == "" {
-		built = DefaultKubernetes
-	}
+	built := builtVersion(o)
 	found, ok, err := lookUp(ctx, eng, builtRef(built, ""))
 	if err != nil {
 		return Image{}, false, err
@@ -174,9 +190,7 @@ func Build(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error) 
 	if err != nil {
 		return Image{}, err
 	}
-	if o.Kubernetes == "" {
-		o.Kubernetes = DefaultKubernetes
-	}
+	o.Kubernetes = builtVersion(o)
 	base, err := buildNode(ctx, eng, o, u)
 	if err != nil || o.Kubelet == "" {
 		return base, err
@@ -216,13 +230,16 @@ func buildNode(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, err
 			return Image{}, err
 		}
 	}
+	if err := readyToBuild(ctx, u); err != nil {
+		return Image{}, err
+	}
 	missing := !b.store.has(kubernetes)
 	if err := b.checkDisk(ctx, eng, building{compiling: missing, everything: missing && !b.store.has(containerdProgram().step(b.tools))}); err != nil {
 		return Image{}, err
 	}
 	layers, err := b.node(ctx, o.Kubernetes)
 	if err != nil {
-		return Image{}, interrupted(ctx, err)
+		return Image{}, unfinished(ctx, err)
 	}
 	progress := u.Step("loading node image %s into the engine", ref)
 	err = assemble(ctx, eng, ref, layers, map[string]string{
@@ -230,7 +247,7 @@ func buildNode(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, err
 	})
 	progress.Done(err)
 	if err != nil {
-		return Image{}, interrupted(ctx, err)
+		return Image{}, unfinished(ctx, err)
 	}
 	if err := b.store.prune(time.Now().Add(-keepUnused)); err != nil {
 		u.Warn("old build outputs stay: %v", err)
@@ -272,7 +289,7 @@ func buildMixed(ctx context.Context, eng Engine, base Image, o Options, u *ui.UI
 	}
 	dir, err := b.store.do(ctx, kubelet)
 	if err != nil {
-		return Image{}, interrupted(ctx, err)
+		return Image{}, unfinished(ctx, err)
 	}
 	progress := u.Step("making node image %s", ref)
 	err = replaceKubelet(ctx, eng, base.ID, filepath.Join(dir, "kubelet"), ref, map[string]string{
@@ -280,7 +297,7 @@ func buildMixed(ctx context.Context, eng Engine, base Image, o Options, u *ui.UI
 	})
 	progress.Done(err)
 	if err != nil {
-		return Image{}, interrupted(ctx, err)
+		return Image{}, unfinished(ctx, err)
 	}
 	image, err := o.inspect(ctx, eng, ref)
 	if err != nil {
@@ -296,12 +313,16 @@ func buildMixed(ctx context.Context, eng Engine, base Image, o Options, u *ui.UI
 // other versions and older recipes.
 const keepUnused = 30 * 24 * time.Hour
 
-// interrupted tells somebody who pressed Ctrl-C how to go on.
-func interrupted(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
+// unfinished tells somebody whose build stopped halfway how to go on.
+func unfinished(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ui.WithHint(err, "finished steps are kept: run the same command again to go on")
+	case containsAny(err.Error()+ui.Detail(err), "no space left on device", "disk quota exceeded"):
+		return ui.WithHint(err, "make room, or set DRA_LAB_CACHE to a directory on a larger disk; "+
+			"finished steps are kept: run the same command again to go on")
 	}
-	return ui.WithHint(err, "finished steps are kept: run the same command again to go on")
+	return err
 }
 
 // recipeKey hashes everything that a built image is made from, so that an
@@ -331,10 +352,7 @@ func mixedKey(base Image, kubelet step) string {
 
 // newBuilder opens the build cache. The caller must call done.
 func newBuilder(ctx context.Context, o Options, u *ui.UI) (b *builder, done func(), err error) {
-	if err := checkHost(); err != nil {
-		return nil, nil, err
-	}
-	if err := host.EnsurePackages(ctx, u, "building node images", host.BuildPackages()...); err != nil {
+	if err := readyToCompile(); err != nil {
 		return nil, nil, err
 	}
 	unlock, err := host.Lock(ctx, "node-image-build", u)

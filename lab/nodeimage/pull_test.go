@@ -1,10 +1,15 @@
 package nodeimage
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
 func TestKindRef(t *testing.T) {
@@ -127,5 +132,73 @@ func TestListedRef(t *testing.T) {
 		if got := listedRef(line); got != want {
 			t.Errorf("listedRef(%q) = %q, want %q", line, got, want)
 		}
+	}
+}
+
+// An update of the lab changed the recipe, and there is no network to build
+// by it: the image of the older lab serves, and the user is told.
+func TestEnsureFallsBackToAnOlderBuild(t *testing.T) {
+	goAlone(t, "off")
+	o := testOptions(t, "v1.37.2", "")
+	eng := &scripted{script: `
+		case "$*" in
+		"image inspect dra-lab/node:v1.37.2") echo '[{"Id":"sha256:old","Config":{"Labels":{"dra-lab.node.key":"of an older recipe"}}}]';;
+		"image inspect "*) echo "Error: No such image" >&2; exit 1;;
+		pull*) echo "dial tcp: connect: connection refused" >&2; exit 1;;
+		run*) printf 'kubernetes=v1.37.2\nkubelet=Kubernetes v1.37.2\n';;
+		esac`}
+	var said bytes.Buffer
+	image, err := Ensure(t.Context(), eng, o, ui.New(io.Discard, &said, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if image.ID != "sha256:old" || !strings.Contains(said.String(), "older lab") {
+		t.Errorf("image %+v, the user was told:\n%s", image, &said)
+	}
+
+	// Asked to build, the lab says that it cannot.
+	if _, err := Build(t.Context(), eng, o, quiet()); !errors.Is(err, ErrNoNetwork) {
+		t.Errorf("Build: %v", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, test := range map[string]struct {
+		in                  Options
+		kubernetes, kubelet string
+		usage               bool
+	}{
+		"zero":                      {in: Options{}},
+		"v may be missing":          {in: Options{Kubernetes: "1.36.3"}, kubernetes: "v1.36.3"},
+		"older kubelet":             {in: Options{Kubernetes: "v1.37.2", Kubelet: "v1.34.4"}, kubernetes: "v1.37.2", kubelet: "v1.34.4"},
+		"kubelet of the default":    {in: Options{Kubelet: "v1.36.3"}, kubernetes: DefaultKubernetes, kubelet: "v1.36.3"},
+		"same kubelet is no change": {in: Options{Kubernetes: "v1.37.2", Kubelet: "1.37.2"}, kubernetes: "v1.37.2"},
+		"newer kubelet":             {in: Options{Kubernetes: "v1.36.3", Kubelet: "v1.37.2"}, usage: true},
+		"nonsense":                  {in: Options{Kubernetes: "newest"}, usage: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.in.CacheDir = t.TempDir()
+			got, err := test.in.complete()
+			if test.usage {
+				if ui.Status(err) != ui.StatusUsage || ui.Hint(err) == "" {
+					t.Errorf("error %v, hint %q", err, ui.Hint(err))
+				}
+				return
+			}
+			if err != nil || got.Kubernetes != test.kubernetes || got.Kubelet != test.kubelet {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// An image made by another recipe, or of other parts, has another key.
+func TestRecipeKey(t *testing.T) {
+	if recipeKey("v1.37.2") == recipeKey("v1.36.3") {
+		t.Error("two versions, one key")
+	}
+	kubelet := kubernetesProgram("kubelet", "v1.36.3", "kubelet").step(goTools{})
+	if mixedKey(Image{ID: "sha256:a"}, kubelet) == mixedKey(Image{ID: "sha256:b"}, kubelet) {
+		t.Error("two base images, one key")
 	}
 }

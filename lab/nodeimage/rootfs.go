@@ -67,7 +67,9 @@ func debootstrap(ctx context.Context, root, debCache string, packages []string, 
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--cache-dir="+debCache,
+	// Directories get the modes of Debian, whatever umask the user has.
+	cmd := exec.CommandContext(ctx, "sh", "-c", `umask 022 && exec debootstrap "$@"`, "debootstrap",
+		"--variant=minbase", "--force-check-gpg", "--cache-dir="+debCache,
 		"--include="+strings.Join(packages, ","), debianSuite, root, debianMirror)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
 	// debootstrap mounts /proc and /sys inside root. In a mount namespace of
