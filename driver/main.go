@@ -183,7 +183,13 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 // connect makes a client of the API server. A burst of Pods fetches as many
 // claims at once, so the limits of the client are above client-go's.
 func connect(kubeconfig string) (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	var config *rest.Config
+	var err error
+	if kubeconfig == "" {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("configure API client: %w", err)
 	}

@@ -69,6 +69,18 @@ func (m *machine) registrarDir() string { return filepath.Join(m.root, "r") }
 func (m *machine) cdiDir() string       { return filepath.Join(m.root, "cdi") }
 func (m *machine) hardwareDir() string  { return filepath.Join(m.root, "hw") }
 
+// inventory gives the node a number of GPUs.
+func (m *machine) inventory(t testing.TB, count int) {
+	t.Helper()
+	if err := os.MkdirAll(m.hardwareDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	content := fmt.Sprintf(`{"gpus":[{"profile":"h100","count":%d}]}`, count)
+	if err := os.WriteFile(filepath.Join(m.hardwareDir(), api.InventoryName), []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // newClient is an API server that makes names, as the real one does.
 func newClient() *fake.Clientset {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "uid-of-the-node"}})

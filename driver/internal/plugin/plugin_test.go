@@ -246,17 +246,12 @@ func TestRestart(t *testing.T) {
 
 func TestDeviceThatIsGoneHoldsNothingUp(t *testing.T) {
 	m := newMachine(t)
-	if err := os.MkdirAll(m.hardwareDir(), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	m.allocate(t, claim("a", "gpu-3"))
 	first := m.start(t, nil)
 	m.register(t, "").prepare(t, "a")
 	first.stop()
 	// Given a node that comes back with fewer GPUs,
-	if err := os.WriteFile(filepath.Join(m.hardwareDir(), api.InventoryName), []byte(`{"gpus":[{"profile":"h100","count":1}]}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	m.inventory(t, 1)
 	second := m.start(t, nil)
 	k := m.register(t, "")
 	if !second.reports.has(api.StepError, "no longer on this node") {
