@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,12 +24,23 @@ const (
 
 // nameFlag adds --name, which every verb that works on a lab has.
 func nameFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "name", defaultName, "`name` of the lab's cluster")
+	*name = defaultName
+	cmd.Flags().Var(checked{name, cluster.CheckName}, "name", "`name` of the lab's cluster")
 }
 
 type upOptions struct {
 	name, config, kubernetes, nodeImage, gpus string
+	wait                                      time.Duration
 	retain                                    bool
+}
+
+// versionFlag adds a flag that takes a version of Kubernetes.
+func versionFlag(cmd *cobra.Command, value *string, name, standard, usage string) {
+	*value = standard
+	cmd.Flags().Var(checked{value, func(v string) error {
+		_, err := nodeimage.ParseVersion(v)
+		return err
+	}}, name, usage)
 }
 
 func newUp(l *lab) *cobra.Command {
@@ -42,16 +54,17 @@ safe to repeat, and after an interruption it goes on where it stopped.`,
 		Example: `  lab up
   lab up --gpus simulated=h100:8
   lab up --kubernetes v1.36.3 --name older`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.up(cmd.Context(), o)
 		},
 	}
 	nameFlag(cmd, &o.name)
 	cmd.Flags().StringVar(&o.config, "config", "", "kind config `file` (default "+defaultConfig+", else one control plane and two workers)")
-	cmd.Flags().StringVar(&o.kubernetes, "kubernetes", nodeimage.DefaultKubernetes, "Kubernetes `version`; any that can be pulled or built")
+	versionFlag(cmd, &o.kubernetes, "kubernetes", "", "Kubernetes `version`; any that can be pulled or built (default: kind's own where a registry answers, else "+nodeimage.DefaultKubernetes+" from source)")
 	cmd.Flags().StringVar(&o.nodeImage, "node-image", "", "node `image` to use as it is, instead of looking one up for --kubernetes")
-	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "auto, simulated[=`PROFILE:COUNT`,...] or passthrough")
+	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "`mode`: auto, simulated[=PROFILE:COUNT,...] or passthrough")
+	cmd.Flags().DurationVar(&o.wait, "wait", 4*time.Minute, "how long nodes get to become ready")
 	cmd.Flags().BoolVar(&o.retain, "retain", false, "keep the nodes of a cluster that does not come up, to look at them")
 	return cmd
 }
@@ -99,6 +112,7 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 		Image:        image,
 		Restrictions: engine.Restrictions,
 		Retain:       o.retain,
+		Wait:         o.wait,
 	}, l.ui)
 	if err != nil {
 		return err
@@ -129,7 +143,8 @@ func readConfig(path string) (*cluster.Config, error) {
 		return cluster.DefaultConfig(), nil
 	}
 	if err != nil {
-		return nil, ui.UsageError(fmt.Errorf("read kind config: %w", err))
+		return nil, ui.UsageError(ui.WithHint(fmt.Errorf("read kind config: %w", err),
+			"name a file with --config; without it the lab has one control plane and two workers"))
 	}
 	config, err := cluster.ParseConfig(data)
 	if err != nil {
