@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
 func newCollect(l *lab) *cobra.Command {
@@ -14,7 +16,7 @@ func newCollect(l *lab) *cobra.Command {
 		Long: `Writes node journals, Pod logs, API objects and the driver's state into DIR (default
 "diagnostics"). What cannot be had is noted there; the rest is collected all the same.`,
 		Example: `  lab collect /tmp/lab-diagnostics`,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    oneOptionalArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := "diagnostics"
 			if len(args) == 1 {
@@ -25,7 +27,7 @@ func newCollect(l *lab) *cobra.Command {
 				return err
 			}
 			if err := c.CollectLogs(cmd.Context(), dir); err != nil {
-				return err
+				return ui.WithHint(err, "what there is is in %s; for another directory: lab collect DIR", dir)
 			}
 			fmt.Fprintln(l.ui.Out(), dir)
 			return nil

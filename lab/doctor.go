@@ -18,7 +18,7 @@ func newDoctor(l *lab) *cobra.Command {
 missing that "lab up" cannot do without and cannot install by itself.`,
 		Example: `  lab doctor
   lab doctor -o json`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err

@@ -20,7 +20,7 @@ func newDown(l *lab) *cobra.Command {
 mounts, processes and files. Caches (node images, build caches) stay, so that the next
 "lab up" is fast. A cluster of the same name that the lab did not make is left alone.`,
 		Example: `  lab down`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.down(cmd.Context(), name, keepEngine)
 		},

@@ -12,15 +12,13 @@ import (
 )
 
 func newFault(l *lab) *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := noun(&cobra.Command{
 		Use:   "fault",
 		Short: "Break simulated GPUs of a running lab, mend them, list what is broken",
 		Example: `  lab fault inject xid --code 79 --node dra-lab-worker --device gpu-0
   lab fault list
   lab fault clear --node dra-lab-worker`,
-		Args: cobra.ArbitraryArgs,
-		RunE: nounOnly,
-	}
+	})
 	cmd.AddCommand(newFaultInject(l), newFaultClear(l), newFaultList(l))
 	return cmd
 }
@@ -47,7 +45,7 @@ func newFaultInject(l *lab) *cobra.Command {
 		Short:   "Break a GPU",
 		Long:    "Breaks a simulated GPU from outside, as hardware breaks: the driver is not told,\nit finds out. Kinds:\n\n" + kinds.String(),
 		Example: `  lab fault inject xid --code 79 --node dra-lab-worker --device gpu-0`,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument("KIND"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := fault.New(args[0], params)
 			if err != nil {
@@ -81,7 +79,7 @@ func newFaultClear(l *lab) *cobra.Command {
 		Short: "Mend what was broken, all of it without flags",
 		Example: `  lab fault clear
   lab fault clear --node dra-lab-worker --device gpu-0`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := l.open(cmd.Context(), name)
 			if err != nil {
@@ -90,6 +88,10 @@ func newFaultClear(l *lab) *cobra.Command {
 			cleared, err := fault.Clear(cmd.Context(), c, filter)
 			if err != nil {
 				return err
+			}
+			if len(cleared) == 0 {
+				l.ui.Info("there was nothing to mend")
+				return nil
 			}
 			return l.printFaults(cleared, "text")
 		},
@@ -107,7 +109,7 @@ func newFaultList(l *lab) *cobra.Command {
 		Use:     "list",
 		Short:   "List what is broken, and since when",
 		Example: `  lab fault list -o json`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err

@@ -2,31 +2,33 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
 func newKubectl(l *lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "kubectl [--name NAME] ARGUMENT...",
+		Use:   "kubectl [--name NAME] [ARGUMENT]...",
 		Short: "Run the control-plane node's kubectl, for a machine that has none",
 		Example: `  lab kubectl get pods -A
   lab kubectl apply -f - <pod.yaml`,
-		DisableFlagParsing: true, // the flags are kubectl's
+		DisableFlagParsing:    true, // the flags are kubectl's
+		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
 				return cmd.Help()
 			}
-			name := defaultName
-			if len(args) >= 2 && args[0] == "--name" {
-				name, args = args[1], args[2:]
+			name, args, err := leadingName(args)
+			if err != nil {
+				return wrongUsage(cmd, err)
 			}
 			c, err := l.open(cmd.Context(), name)
 			if err != nil {
@@ -49,9 +51,26 @@ func newKubectl(l *lab) *cobra.Command {
 			kubectl.Stdin, kubectl.Stdout, kubectl.Stderr = os.Stdin, l.ui.Out(), os.Stderr
 			err = kubectl.Run()
 			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-				return ui.WithStatus(fmt.Errorf("run kubectl on node %s: %w", node.Name(), err), exit.ExitCode())
+				return ui.Told(err, exit.ExitCode()) // by kubectl
 			}
 			return err
 		},
 	}
+}
+
+// leadingName takes the lab's own --name from the front of kubectl's arguments.
+func leadingName(args []string) (name string, rest []string, err error) {
+	if len(args) == 0 {
+		return defaultName, args, nil
+	}
+	name, joined := strings.CutPrefix(args[0], "--name=")
+	switch {
+	case joined:
+		return name, args[1:], cluster.CheckName(name)
+	case args[0] != "--name":
+		return defaultName, args, nil
+	case len(args) == 1:
+		return "", nil, errors.New("flag needs an argument: --name")
+	}
+	return args[1], args[2:], cluster.CheckName(args[1])
 }

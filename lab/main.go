@@ -10,7 +10,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -91,14 +90,10 @@ what happened between a Pod that asks for a GPU and the GPU.`,
   lab down               # remove it all, keep caches`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return ui.UsageError(ui.WithHint(err, "%s --help", cmd.CommandPath()))
-	})
+	noun(root)
+	root.SetFlagErrorFunc(wrongFlag)
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(
 		newUp(l), newDown(l), newStatus(l),
 		newRun(l), newScenarios(l), newTimeline(l),
@@ -106,27 +101,6 @@ what happened between a Pod that asks for a GPU and the GPU.`,
 		newDoctor(l), newNodeImage(l),
 		newEnv(l), newKubectl(l), newCollect(l),
 	)
-	usageErrors(root)
+	addCompletion(root)
 	return root
-}
-
-// usageErrors makes wrong arguments of c and its children usage errors, which
-// have an exit status of their own and name the help page.
-func usageErrors(c *cobra.Command) {
-	if check := c.Args; check != nil {
-		c.Args = func(cmd *cobra.Command, args []string) error {
-			return ui.UsageError(ui.WithHint(check(cmd, args), "%s --help", cmd.CommandPath()))
-		}
-	}
-	for _, child := range c.Commands() {
-		usageErrors(child)
-	}
-}
-
-// nounOnly is the RunE of a verb that only has sub-commands.
-func nounOnly(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return cmd.Help()
-	}
-	return ui.UsageError(ui.WithHint(fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath()), "%s --help", cmd.CommandPath()))
 }

@@ -11,13 +11,11 @@ import (
 )
 
 func newNodeImage(l *lab) *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := noun(&cobra.Command{
 		Use:     "node-image",
 		Short:   "Build and list node images",
 		Example: `  lab node-image build --kubernetes v1.36.3`,
-		Args:    cobra.ArbitraryArgs,
-		RunE:    nounOnly,
-	}
+	})
 	cmd.AddCommand(newNodeImageBuild(l), newNodeImageList(l))
 	return cmd
 }
@@ -33,7 +31,7 @@ nothing. With --kubelet the kubelet is older than the rest, for clusters of mixe
 versions.`,
 		Example: `  lab node-image build --kubernetes v1.36.3
   lab node-image build --kubernetes v1.37.2 --kubelet v1.36.3`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			engine, err := host.EnsureEngine(cmd.Context(), l.ui)
 			if err != nil {
@@ -47,8 +45,8 @@ versions.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&o.Kubernetes, "kubernetes", nodeimage.DefaultKubernetes, "Kubernetes `version`")
-	cmd.Flags().StringVar(&o.Kubelet, "kubelet", "", "`version` of the kubelet; default: as --kubernetes")
+	versionFlag(cmd, &o.Kubernetes, "kubernetes", nodeimage.DefaultKubernetes, "Kubernetes `version`")
+	versionFlag(cmd, &o.Kubelet, "kubelet", "", "`version` of the kubelet; default: as --kubernetes")
 	return cmd
 }
 
@@ -58,7 +56,7 @@ func newNodeImageList(l *lab) *cobra.Command {
 		Use:     "list",
 		Short:   "List the node images that are here",
 		Example: `  lab node-image list -o json`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err

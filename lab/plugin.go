@@ -25,14 +25,12 @@ type pluginOptions struct {
 }
 
 func newPlugin(l *lab) *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := noun(&cobra.Command{
 		Use:   "plugin",
 		Short: "Speak to any DRA driver's socket on a node, as the kubelet does",
 		Example: `  lab plugin list --node dra-lab-worker
   lab plugin watch --node dra-lab-worker --driver gpu.lab.example`,
-		Args: cobra.ArbitraryArgs,
-		RunE: nounOnly,
-	}
+	})
 	cmd.AddCommand(
 		newPluginList(l), newPluginInfo(l), newPluginWatch(l),
 		newPluginClaim(l, "prepare", "Have the driver prepare an allocated claim", l.prepare),
@@ -56,7 +54,7 @@ func newPluginList(l *lab) *cobra.Command {
 		Use:     "list",
 		Short:   "List the plugins that offer themselves to the node's kubelet",
 		Example: `  lab plugin list --node dra-lab-worker`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.reach(cmd.Context(), o, func(ctx context.Context, _ *cluster.Cluster, relay *plugin.Relay) error {
 				plugins, err := plugin.List(ctx, relay, "")
@@ -92,7 +90,7 @@ func newPluginInfo(l *lab) *cobra.Command {
 		Use:     "info",
 		Short:   "Show what a driver says about itself when the kubelet registers it, and whether it serves",
 		Example: `  lab plugin info --node dra-lab-worker --driver gpu.lab.example`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.connect(cmd.Context(), o, func(ctx context.Context, _ *cluster.Cluster, p plugin.Plugin, conn *draconn.Conn) error {
 				if err := conn.Ping(ctx); err != nil {
@@ -122,7 +120,7 @@ func newPluginWatch(l *lab) *cobra.Command {
 		Use:     "watch",
 		Short:   "Show a driver's health stream until interrupted, one line or JSON document per report",
 		Example: `  lab plugin watch --node dra-lab-worker -o json`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.connect(cmd.Context(), o, func(ctx context.Context, _ *cluster.Cluster, _ plugin.Plugin, conn *draconn.Conn) error {
 				return plugin.Watch(ctx, conn, func(e plugin.Event) {
@@ -153,10 +151,10 @@ func newPluginClaim(l *lab, verb, short string, act claimAction) *cobra.Command 
 	cmd := &cobra.Command{
 		Use:   verb + " CLAIM",
 		Short: short,
-		Long: short + `, directly on the driver's socket. The kubelet is not told: a claim
-that a Pod uses is refused without --force.`,
+		Long: short + `, directly on the driver's socket.
+The kubelet is not told: a claim that a Pod uses is refused without --force.`,
 		Example: "  lab plugin " + verb + " my-claim --node dra-lab-worker",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument("CLAIM"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return l.connect(cmd.Context(), o, func(ctx context.Context, c *cluster.Cluster, p plugin.Plugin, conn *draconn.Conn) error {
 				config, err := c.RESTConfig()
@@ -251,7 +249,8 @@ func (l *lab) connect(ctx context.Context, o pluginOptions, f func(context.Conte
 	})
 }
 
-// chooseNode returns the node called name, or the only worker if name is "".
+// chooseNode returns the node called name; if name is "", the only worker, or the
+// only node.
 func chooseNode(ctx context.Context, c *cluster.Cluster, name string) (string, error) {
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
@@ -267,8 +266,11 @@ func chooseNode(ctx context.Context, c *cluster.Cluster, name string) (string, e
 			workers = append(workers, n.Name())
 		}
 	}
-	if name == "" && len(workers) == 1 {
+	switch {
+	case name == "" && len(workers) == 1:
 		return workers[0], nil
+	case name == "" && len(names) == 1:
+		return names[0], nil
 	}
 	err = errors.New("which node is missing: the lab has several")
 	if name != "" {

@@ -51,7 +51,7 @@ func newScenarios(l *lab) *cobra.Command {
 		Use:     "scenarios",
 		Short:   "List the scenarios",
 		Example: `  lab scenarios -o json`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err
@@ -66,6 +66,9 @@ func newScenarios(l *lab) *cobra.Command {
 func (l *lab) run(ctx context.Context, o runOptions, names []string) error {
 	var env []string
 	if o.kubeconfig != "" {
+		if _, err := os.Stat(o.kubeconfig); err != nil {
+			return ui.UsageError(ui.WithHint(fmt.Errorf("read kubeconfig: %w", err), "leave --kubeconfig out to run on a lab"))
+		}
 		env = append(env, "KUBECONFIG="+o.kubeconfig, "DRA_LAB_CLUSTER=")
 	} else {
 		c, err := l.open(ctx, o.name)
@@ -111,13 +114,15 @@ func (l *lab) scenarios(ctx context.Context, env []string, args ...string) error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return ui.WithStatus(fmt.Errorf("run scenarios: %w", err), exit.ExitCode())
+	exit := (*exec.ExitError)(nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &exit) && exit.ExitCode() == ui.StatusUsage:
+		return ui.Told(err, ui.StatusUsage)
 	}
-	if err != nil {
-		return fmt.Errorf("run scenarios: %w", err)
-	}
-	return nil
+	return ui.WithHint(fmt.Errorf("run scenarios: %w", err),
+		"what failed is above; \"lab timeline --last\" shows what happened, \"lab collect\" gathers logs")
 }
 
 // beside finds a program that was built together with this one.

@@ -12,7 +12,7 @@ func newStatus(l *lab) *cobra.Command {
 		Use:     "status",
 		Short:   "Show nodes, devices with health and taints, prepared claims, and the driver",
 		Example: `  lab status -o json`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err

@@ -19,7 +19,7 @@ func newTimeline(l *lab) *cobra.Command {
 		Short: "Show what happened in the last scenario, in order",
 		Example: `  lab timeline --last
   lab timeline --last -o json`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err

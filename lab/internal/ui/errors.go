@@ -87,6 +87,20 @@ func WithStatus(err error, status int) error {
 	return &withStatus{error: err, status: status}
 }
 
+// told is an error that the user has read already.
+type told struct{ error }
+
+func (t *told) Unwrap() error { return t.error }
+
+// Told marks err as one that another program has told the user about on stderr:
+// Fail prints nothing more and returns status. A nil err stays nil.
+func Told(err error, status int) error {
+	if err == nil {
+		return nil
+	}
+	return &told{WithStatus(err, status)}
+}
+
 // Status returns the exit status for err: 0 for nil, the one that UsageError
 // or WithStatus asked for, else 1.
 func Status(err error) int {
