@@ -89,11 +89,13 @@ func (f Facts) checkEngine() Check {
 	}
 	named := slices.IndexFunc(f.Engines, func(e EngineFacts) bool { return e.From != "" })
 	switch {
+	case named >= 0 && strings.Contains(f.Engines[named].Unreachable, denied):
+		c.Status, c.Cure = StatusFail, "run this as root, or unset "+f.Engines[named].From
 	case named >= 0:
 		c.Status, c.Cure = StatusFail, "unset "+f.Engines[named].From
 	case f.Root && f.Release.debianLike():
 		c.Status, c.Cure = StatusWarn, "make lab-up (it installs and starts an engine of its own)"
-	case slices.ContainsFunc(f.Engines, func(e EngineFacts) bool { return strings.Contains(e.Unreachable, "permission denied") }):
+	case slices.ContainsFunc(f.Engines, func(e EngineFacts) bool { return strings.Contains(e.Unreachable, denied) }):
 		c.Status, c.Cure = StatusFail, fmt.Sprintf("sudo usermod -aG docker %s && newgrp docker", f.User)
 	case f.Release.debianLike():
 		c.Status, c.Cure = StatusFail, fmt.Sprintf("sudo apt-get install -y docker.io && sudo usermod -aG docker %s && newgrp docker", f.User)

@@ -55,6 +55,10 @@ func TestChecks(t *testing.T) {
 			f.Engines = []EngineFacts{{Kind: "docker", Host: "unix:///x", From: "DOCKER_HOST", Unreachable: "cannot connect"}}
 		}, "engine", "fail",
 			"unix:///x (DOCKER_HOST): cannot connect", "unset DOCKER_HOST"},
+		"named engine is not for us": {func(f *Facts) {
+			f.Engines = []EngineFacts{{Kind: "docker", Host: "unix:///x", From: "DOCKER_HOST", Unreachable: "permission denied while trying"}}
+		}, "engine", "fail",
+			"unix:///x (DOCKER_HOST): permission denied", "as root"},
 		"rootless engine": {func(f *Facts) { f.Engines[0].Rootless = true }, "engine", "warn", "rootless", "rootful"},
 		"weak engine first, good one next": {change: func(f *Facts) {
 			f.Engines = append([]EngineFacts{{Kind: "docker", Unprivileged: "no"}}, f.Engines...)

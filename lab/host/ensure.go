@@ -49,6 +49,9 @@ func FindEngine(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	for _, e := range candidates(p, os.Getenv) {
+		if err := e.check(); err != nil {
+			return nil, err
+		}
 		facts := inspect(ctx, e.Engine)
 		if facts.Unreachable == "" {
 			return facts.engine(), nil
@@ -122,9 +125,8 @@ func (n ensurer) ensure(ctx context.Context) (*Engine, error) {
 			}
 			return n.startPrivate(ctx)
 		}
-		if c.Kind != "docker" && c.Kind != "podman" && c.Kind != "nerdctl" {
-			return nil, ui.WithHint(fmt.Errorf("use engine %q (%s): not one that kind can use", c.Kind, c.from),
-				"set %s to docker, podman or nerdctl", c.from)
+		if err := c.check(); err != nil {
+			return nil, err
 		}
 		facts := inspect(ctx, c.Engine)
 		if facts.Unreachable == "" {
@@ -156,6 +158,15 @@ func (n ensurer) ensure(ctx context.Context) (*Engine, error) {
 	return n.startPrivate(ctx)
 }
 
+// check refuses what kind cannot use.
+func (c candidate) check() error {
+	if slices.Contains([]string{"docker", "podman", "nerdctl"}, c.Kind) {
+		return nil
+	}
+	return ui.WithHint(fmt.Errorf("use engine %q (%s): not one that kind can use", c.Kind, c.from),
+		"set %s to docker, podman or nerdctl", c.from)
+}
+
 func (c candidate) address() string {
 	if c.Host != "" {
 		return c.Host
@@ -165,8 +176,11 @@ func (c candidate) address() string {
 
 func unreachable(c candidate, facts EngineFacts) error {
 	err := fmt.Errorf("reach engine %q (%s): %s", c.address(), c.from, facts.Unreachable)
-	if facts.CommandMissing {
+	switch {
+	case facts.CommandMissing:
 		return ui.WithHint(err, "install the program %q, or unset %s", c.Kind, c.from)
+	case strings.Contains(facts.Unreachable, denied):
+		return ui.WithHint(err, "run this as root, join the group that may use it (sudo usermod -aG docker %s && newgrp docker), or unset %s", userName(), c.from)
 	}
 	return ui.WithHint(err, "start the engine there, or unset %s, and the lab looks for another one or starts its own as root", c.from)
 }
@@ -249,7 +263,7 @@ func noEngine(rejected []EngineFacts, system OSRelease, name string) error {
 	}
 	for _, facts := range rejected {
 		switch {
-		case strings.Contains(facts.Unreachable, "permission denied"):
+		case strings.Contains(facts.Unreachable, denied):
 			hint = fmt.Sprintf("sudo usermod -aG docker %s && newgrp docker", name)
 			fallthrough
 		case !facts.CommandMissing:

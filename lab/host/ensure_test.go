@@ -82,7 +82,7 @@ esac
 
 const (
 	answers    = `echo '{"ServerVersion":"27.1.1","CgroupVersion":"2","DockerRootDir":"/var/lib/docker","SecurityOptions":["name=seccomp"]}'`
-	denied     = `echo "permission denied while trying to connect to the Docker daemon socket at unix:///fake.sock" >&2; exit 1`
+	deniedSays = `echo "permission denied while trying to connect to the Docker daemon socket at unix:///fake.sock" >&2; exit 1`
 	unable     = `echo "docker: Error response from daemon: unable to apply caps: operation not permitted." >&2; echo "See 'docker run --help'." >&2; exit 126`
 	noResource = `exit 3`
 )
@@ -127,7 +127,7 @@ func TestEnsureReportsRestrictions(t *testing.T) {
 func TestEnsureWithoutRoot(t *testing.T) {
 	for name, tc := range map[string]struct{ info, run, err, hint string }{
 		"no engine serves":      {"echo 'Cannot connect to the Docker daemon at unix:///fake.sock. Is the docker daemon running?' >&2; exit 1", "", "Cannot connect to the Docker daemon at unix:///fake.sock", "sudo "},
-		"socket not for us":     {denied, "", "permission denied", "sudo usermod -aG docker "},
+		"socket not for us":     {deniedSays, "", "permission denied", "sudo usermod -aG docker "},
 		"no privileges":         {answers, unable, "unable to apply caps: operation not permitted", "sudo "},
 		"quietly no privileges": {answers, "exit 4", "does not run privileged containers", "sudo "},
 	} {
@@ -156,6 +156,8 @@ func TestEnsureKeepsToNamedEngine(t *testing.T) {
 		"socket that leads nowhere": {dockerHostEnv, "unix:///nowhere.sock",
 			`echo "Cannot connect to the Docker daemon at $DOCKER_HOST. Is the docker daemon running?" >&2; exit 1`, "exit 0",
 			`reach engine "unix:///nowhere.sock" (DOCKER_HOST): docker info: Cannot connect to the Docker daemon at unix:///nowhere.sock. Is the docker daemon running?`},
+		"socket that is not for us": {dockerHostEnv, "unix:///others.sock", deniedSays, "exit 0",
+			`reach engine "unix:///others.sock" (DOCKER_HOST): permission denied`},
 		"engine without privileges": {dockerHostEnv, "unix:///weak.sock", answers, unable,
 			`use engine "unix:///weak.sock" (DOCKER_HOST): the engine does not run privileged containers: docker run: docker: Error response from daemon: unable to apply caps: operation not permitted.`},
 		"kind that does not serve": {providerEnv, "podman", answers, "exit 0",
@@ -179,6 +181,16 @@ func TestEnsureKeepsToNamedEngine(t *testing.T) {
 				t.Error("a private engine was begun")
 			}
 		})
+	}
+}
+
+// What only looks for an engine says the same about a name that is none.
+func TestFindEngineOfUnknownKind(t *testing.T) {
+	t.Setenv(dockerHostEnv, "")
+	t.Setenv(providerEnv, "lxc")
+	_, err := FindEngine(t.Context())
+	if err == nil || !strings.Contains(err.Error(), `use engine "lxc" (KIND_EXPERIMENTAL_PROVIDER): not one that kind can use`) {
+		t.Errorf("error = %v, want one that says what kind can use", err)
 	}
 }
 

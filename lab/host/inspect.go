@@ -53,8 +53,14 @@ func inspect(ctx context.Context, e Engine) EngineFacts {
 	if err != nil {
 		facts.Unreachable = err.Error()
 	}
+	if strings.Contains(facts.Unreachable, denied+" while trying to connect") {
+		facts.Unreachable = denied // docker goes on with the request that it made
+	}
 	return facts
 }
+
+// denied is how engines' commands say that a socket is for others.
+const denied = "permission denied"
 
 func (facts *EngineFacts) ask(ctx context.Context, e Engine) error {
 	if e.Kind == "docker" {

@@ -36,11 +36,18 @@ func Lock(ctx context.Context, name string, u *ui.UI) (unlock func(), err error)
 	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
 		return nil, fmt.Errorf("lock %q: not a name", name)
 	}
-	return fileLock{
+	unlock, err = fileLock{
 		path: filepath.Join(state, "locks", name+".lock"),
 		what: name,
 		wait: lockGrace,
 	}.lock(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		unlock()
+		_ = os.Remove(state) // fails unless nothing is left in it
+	}, nil
 }
 
 // lock keeps others from starting or stopping the same private engine. It
@@ -89,6 +96,7 @@ func (l fileLock) lock(ctx context.Context, u *ui.UI) (func(), error) {
 		// Gone while still held, so that nothing stays behind; try sees to it
 		// that nobody takes a lock on a file that has gone.
 		_ = os.Remove(l.path)
+		_ = os.Remove(filepath.Dir(l.path)) // fails unless it was the last there
 		_ = f.Close()
 	}, nil
 }
