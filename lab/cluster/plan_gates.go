@@ -89,23 +89,22 @@ func describeSet(set gates.Set) string {
 // kubelet of the control plane's version has set.
 func (p *plan) addKubeletGates(table *gates.Table, all gates.Set) gates.Set {
 	set := maps.Clone(all)
-	if extra := p.restrictedGates(table, all); len(extra) > 0 {
+	if extra := p.userNamespaceGates(table, all); len(extra) > 0 {
 		maps.Copy(set, extra)
 		p.config.KubeadmConfigPatches = append(p.config.KubeadmConfigPatches,
 			mustYAML(map[string]any{"kind": "KubeletConfiguration", "featureGates": extra}))
 		for _, name := range slices.Sorted(maps.Keys(extra)) {
-			p.add(Addition{What: fmt.Sprintf("feature gate %s=%t, kubelet only", name, extra[name]), Why: whyRestricted})
+			p.add(Addition{What: fmt.Sprintf("feature gate %s=%t, kubelet only", name, extra[name]), Why: whyUserNamespace})
 		}
 	}
 	return set
 }
 
-// restrictedGates returns the kubelet gates that a restricted host needs and
-// that nobody has set.
-func (p *plan) restrictedGates(table *gates.Table, set gates.Set) gates.Set {
+// userNamespaceGates returns the gate that a kubelet in a user namespace needs, if
+// it is off by default and nobody has set it. Elsewhere it has no effect.
+func (p *plan) userNamespaceGates(table *gates.Table, set gates.Set) gates.Set {
 	const gate = "KubeletInUserNamespace"
-	r := p.in.Restrictions
-	if _, ok := set[gate]; ok || !r.CapSysResource && !r.UserNamespace || !table.Knows(gate) || table.On(set, gate) {
+	if _, ok := set[gate]; ok || !p.in.Restrictions.UserNamespace || !table.Knows(gate) || table.On(set, gate) {
 		return nil
 	}
 	return gates.Set{gate: true}
@@ -180,7 +179,7 @@ func (p *plan) kubeletGates(table *gates.Table, user gates.Set, version string) 
 	for _, c := range table.Decide(want) {
 		want[c.Name] = c.On
 	}
-	maps.Copy(want, p.restrictedGates(table, want))
+	maps.Copy(want, p.userNamespaceGates(table, want))
 	return want, dropped, nil
 }
 

@@ -3,7 +3,6 @@ package cluster
 import (
 	_ "embed" // for the files below
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -58,23 +57,18 @@ func (p *plan) addNetwork() error {
 		{Path: p.hostPath("network.conf"), Data: networkDropIn, Mode: 0o644},
 		{Path: p.hostPath("cni.conflist"), Data: cniTemplate, Mode: 0o644},
 	}
-	p.mountEverywhere(p.hostPath("network.conf"), kubeletDropIns+"/20-dra-lab-network.conf")
+	for i := range p.config.Nodes {
+		n := &p.config.Nodes[i]
+		n.ExtraMounts = append(n.ExtraMounts, v1alpha4.Mount{
+			HostPath: p.hostPath("network.conf"), ContainerPath: kubeletDropIns + "/20-dra-lab-network.conf", Readonly: true,
+		})
+	}
 	p.add(Addition{
 		What:  "a Pod network of plain routes for " + p.config.Networking.PodSubnet,
 		Why:   fmt.Sprintf("node image %q brings none", image),
 		Files: files,
 	})
 	return nil
-}
-
-// mountEverywhere mounts one file, read-only, into all nodes.
-func (p *plan) mountEverywhere(hostPath, containerPath string) {
-	for i := range p.config.Nodes {
-		n := &p.config.Nodes[i]
-		n.ExtraMounts = append(n.ExtraMounts, v1alpha4.Mount{
-			HostPath: filepath.Clean(hostPath), ContainerPath: containerPath, Readonly: true,
-		})
-	}
 }
 
 // containerdPatch returns patches of containerd's CRI configuration for all

@@ -68,6 +68,7 @@ func TestPlanGolden(t *testing.T) {
 		{"ordinary-host-built-image", cluster.PlanInput{Image: built("v1.37.2", "v1.37.2")}},
 		{"restricted-host-built-image", cluster.PlanInput{Image: built("v1.37.2", "v1.37.2"), Restrictions: restricted}},
 		{"restricted-host-pulled-old-image", cluster.PlanInput{Image: pulled("v1.34.4"), Restrictions: restricted}},
+		{"user-namespace-old-image", cluster.PlanInput{Image: pulled("v1.36.3"), Restrictions: host.Restrictions{UserNamespace: true}}},
 		// Two kubelets side by side: what upstream issues are reproduced on.
 		{"mixed-kubelets", cluster.PlanInput{
 			Image:  built("v1.37.2", "v1.37.2"),
@@ -85,8 +86,9 @@ nodes:
   image: dra-lab/node:v1.37.2-kubelet-v1.34.4
 `),
 		}},
-		{"mixed-kubelets-restricted-host", cluster.PlanInput{
-			Image: built("v1.37.2", "v1.37.2"), Images: byRef(built("v1.37.2", "v1.36.3")), Restrictions: restricted,
+		{"mixed-kubelets-user-namespace", cluster.PlanInput{
+			Image: built("v1.37.2", "v1.37.2"), Images: byRef(built("v1.37.2", "v1.36.3")),
+			Restrictions: host.Restrictions{UserNamespace: true},
 			Config: parse(t, `
 nodes:
 - role: control-plane

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/klog/v2"
 )
 
 // waitNodes waits until the nodes of these containers are ready, through a watch.
@@ -50,8 +53,11 @@ func waitNodes(ctx context.Context, c *Cluster, want []container, progress func(
 		progress(fmt.Sprintf("%d of %d ready", len(want)-len(missing), len(want)))
 		return len(missing) == 0, nil
 	}
-	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.Everything())
-	_, err = watchtools.UntilWithSync(ctx, lw, &corev1.Node{}, nil, changed)
+	source := nodeSource{client: client}
+	// The reflector below logs every failure to reach an API server that is still
+	// starting. It is told to be quiet; the last failure is in the error.
+	quiet := klog.NewContext(ctx, klog.Logger{})
+	_, err = watchtools.UntilWithSync(quiet, source.listWatch(), &corev1.Node{}, nil, changed)
 	if err == nil {
 		return nil
 	}
@@ -59,10 +65,40 @@ func waitNodes(ctx context.Context, c *Cluster, want []container, progress func(
 		err = cause
 	}
 	missing := unready(last)
+	if failure := source.failure.Load(); failure != nil {
+		missing = append(missing, (*failure).Error())
+	}
 	if len(missing) == 0 {
 		return fmt.Errorf("wait for nodes: %w", err)
 	}
 	return fmt.Errorf("wait for nodes: %w (last: %s)", err, strings.Join(missing, "; "))
+}
+
+// nodeSource lists and watches nodes and remembers the last failure to do so.
+type nodeSource struct {
+	client  kubernetes.Interface
+	failure atomic.Pointer[error]
+}
+
+func (s *nodeSource) listWatch() *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := s.client.CoreV1().Nodes().List(ctx, o)
+			return list, s.note(err)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := s.client.CoreV1().Nodes().Watch(ctx, o)
+			return w, s.note(err)
+		},
+	}
+}
+
+func (s *nodeSource) note(err error) error {
+	s.failure.Store(nil)
+	if err != nil {
+		s.failure.Store(&err)
+	}
+	return err
 }
 
 // notReady returns why a node is not ready, or "".
