@@ -37,6 +37,7 @@ func (s *hold) restartKubelet(ctx context.Context, t *testing.T, _ *envconf.Conf
 	}
 	onNode := func(e timeline.Event) bool { return e.Node == s.gpu.Node && e.Time.After(restarting.Time) }
 	s.Await(ctx, t, long, "the registration", stage.Is(timeline.DriverStep, stage.Detail(api.StepRegistered), onNode))
+	s.Remark("the kubelet has wiped the node's ResourceSlices; the driver's slice controller waits 30 s before it corrects that")
 	s.Await(ctx, t, long, "the ResourceSlice", stage.Is(timeline.SlicePublished, onNode))
 	traces, err := s.Traces(ctx, s.gpu.Node, s.claimUID)
 	if err != nil {

@@ -4,14 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"io"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -62,8 +61,8 @@ func (f *followed) isOver() bool {
 }
 
 // follow reads the logs of all containers of pod that have started, from now
-// on until they end. Call it at each change of the Pod.
-func (f *follower) follow(ctx context.Context, pod *corev1.Pod, line func([]byte)) {
+// on until they end. Call it at each change of the Pod, and when it is gone.
+func (f *follower) follow(ctx context.Context, pod *corev1.Pod, gone bool, line func([]byte)) {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.State.Running == nil && status.State.Terminated == nil {
 			continue
@@ -74,29 +73,28 @@ func (f *follower) follow(ctx context.Context, pod *corev1.Pod, line func([]byte
 			f.runs = map[containerRun]*followed{}
 		}
 		run, known := f.runs[key]
-		if !known && len(f.runs) < maxFollowed {
+		if !known && !gone && len(f.runs) < maxFollowed {
 			run = &followed{}
 			f.runs[key] = run
 			f.run.Go(func() error { f.read(ctx, pod.Namespace, pod.Name, key, run, line); return nil })
 		}
 		f.mu.Unlock()
 		if run != nil {
-			run.set(status.State.Terminated != nil)
+			run.set(gone || status.State.Terminated != nil)
 		}
 	}
 }
 
-// read streams one run's log, connecting anew while the container runs. A log
-// that cannot be read any more, because the Pod is gone, is over.
+// read streams one run's log, connecting anew while the container runs: that
+// the log is not found can also mean that the kubelet has just restarted.
 func (f *follower) read(ctx context.Context, namespace, pod string, key containerRun, run *followed, line func([]byte)) {
 	last := f.since
 	for {
 		// What was known before the stream ended decides: a stream of a
 		// container that had ended by then is complete.
 		over := run.isOver()
-		newest, err := f.stream(ctx, namespace, pod, key.container, last, line)
-		last = newest
-		if ctx.Err() != nil || over || (err != nil && isGone(err)) {
+		last = f.stream(ctx, namespace, pod, key.container, last, line)
+		if ctx.Err() != nil || over {
 			return
 		}
 		select {
@@ -107,38 +105,40 @@ func (f *follower) read(ctx context.Context, namespace, pod string, key containe
 	}
 }
 
-// stream reads the log after the time last and returns the time of the newest
-// line it has seen.
-func (f *follower) stream(ctx context.Context, namespace, pod, container string, last time.Time, line func([]byte)) (time.Time, error) {
+// stream reads the log after the time last, until it ends for whatever reason,
+// and returns the time of the newest line it has seen.
+func (f *follower) stream(ctx context.Context, namespace, pod, container string, last time.Time, line func([]byte)) time.Time {
 	since := metav1.NewTime(last)
 	stream, err := f.client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{
 		Container: container, Follow: true, Timestamps: true, SinceTime: &since,
 	}).Stream(ctx)
 	if err != nil {
-		return last, fmt.Errorf("follow the log of Pod %s/%s: %w", namespace, pod, err)
+		return last
 	}
 	defer stream.Close()
 	return readLines(stream, last, line)
 }
 
 // readLines gives each line that is later than last to line, without the time
-// that the kubelet put before it. Overlong lines are passed over.
-func readLines(r io.Reader, last time.Time, line func([]byte)) (time.Time, error) {
-	known := last
+// that the kubelet put before it, and returns the time of the newest. Overlong
+// lines are passed over, and so is the end of a line that broke off: it comes
+// whole with the next stream.
+func readLines(r io.Reader, last time.Time, line func([]byte)) time.Time {
+	known, overlong := last, false
 	reader := bufio.NewReaderSize(r, maxLogLine)
 	for {
-		data, long, err := reader.ReadLine()
-		for long && err == nil {
-			data = nil
-			_, long, err = reader.ReadLine()
+		data, err := reader.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			overlong = true
+			continue
+		case err != nil:
+			return last
+		case overlong:
+			overlong = false
+			continue
 		}
-		if err == io.EOF {
-			return last, nil
-		}
-		if err != nil {
-			return last, err
-		}
-		stamp, rest, ok := bytes.Cut(data, []byte(" "))
+		stamp, rest, ok := bytes.Cut(bytes.TrimSuffix(data, []byte("\n")), []byte(" "))
 		at, err := time.Parse(time.RFC3339Nano, string(stamp))
 		if !ok || err != nil || !at.After(known) {
 			continue
@@ -149,14 +149,11 @@ func readLines(r io.Reader, last time.Time, line func([]byte)) (time.Time, error
 }
 
 // followWorkload reads what a workload says about itself.
-func (r *Recorder) followWorkload(ctx context.Context, pod *corev1.Pod) {
+func (r *Recorder) followWorkload(ctx context.Context, pod *corev1.Pod, gone bool) {
 	node, name := pod.Spec.NodeName, pod.Name
-	r.logs.follow(ctx, pod, func(line []byte) {
+	r.logs.follow(ctx, pod, gone, func(line []byte) {
 		if l, ok := workload.Parse(line); ok && !l.Time.Before(r.start) {
 			r.log.add(workloadLine(l, node, name))
 		}
 	})
 }
-
-// isGone says whether the Pod whose log was asked for is there no more.
-func isGone(err error) bool { return apierrors.IsNotFound(err) }

@@ -114,19 +114,23 @@ type lists[L runtime.Object] interface {
 }
 
 // watch records the changes of one kind of object; each also goes to seen, with
-// nil when the object is gone. selector is a field selector. The client-go
+// the last that is known of it and whether it is gone. selector is a field selector. The client-go
 // reflector below lists anew when a watch breaks or is too old, so that no
 // change of state is missed, only steps between.
 func watch[L runtime.Object, T any, P interface {
 	*T
 	runtime.Object
-}](ctx context.Context, r *Recorder, objects lists[L], selector string, change func(old, now P, at time.Time) []Event, seen func(ctx context.Context, now P)) cache.InformerSynced {
+}](ctx context.Context, r *Recorder, objects lists[L], selector string, change func(old, now P, at time.Time) []Event, seen func(ctx context.Context, object P, gone bool)) cache.InformerSynced {
 	handle := func(old, now P) {
 		if change != nil {
 			r.log.add(change(old, now, time.Now())...)
 		}
-		if seen != nil && now != nil {
-			seen(ctx, now)
+		switch {
+		case seen == nil:
+		case now != nil:
+			seen(ctx, now, false)
+		default:
+			seen(ctx, old, true)
 		}
 	}
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -149,7 +153,7 @@ func watch[L runtime.Object, T any, P interface {
 				case !background:
 					handle(nil, now)
 				case seen != nil:
-					seen(ctx, now)
+					seen(ctx, now, false)
 				}
 			},
 			UpdateFunc: func(before, after any) {
@@ -174,8 +178,8 @@ func watch[L runtime.Object, T any, P interface {
 }
 
 // followDriver reads the reports of a driver Pod.
-func (r *Recorder) followDriver(ctx context.Context, pod *corev1.Pod) {
-	r.logs.follow(ctx, pod, func(line []byte) {
+func (r *Recorder) followDriver(ctx context.Context, pod *corev1.Pod, gone bool) {
+	r.logs.follow(ctx, pod, gone, func(line []byte) {
 		if report, ok := api.ParseReport(line); ok && !report.Time.Before(r.start) {
 			r.log.add(driverReport(report, r.config.Namespace)...)
 		}
