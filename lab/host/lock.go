@@ -36,7 +36,7 @@ func Lock(ctx context.Context, name string, u *ui.UI) (unlock func(), err error)
 	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
 		return nil, fmt.Errorf("lock %q: not a name", name)
 	}
-	unlock, err = fileLock{
+	release, err := fileLock{
 		path: filepath.Join(state, "locks", name+".lock"),
 		what: name,
 		wait: lockGrace,
@@ -45,7 +45,7 @@ func Lock(ctx context.Context, name string, u *ui.UI) (unlock func(), err error)
 		return nil, err
 	}
 	return func() {
-		unlock()
+		release()
 		_ = os.Remove(state) // fails unless nothing is left in it
 	}, nil
 }
