@@ -125,13 +125,7 @@ func (l fileLock) waitFor(ctx context.Context, u *ui.UI) (f *os.File, err error)
 
 // try takes the lock or fails at once.
 func (l fileLock) try() (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", l.what, err)
-	}
-	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_RDWR, 0o644)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, ErrLocked // the last holder removed the directory just now
-	}
+	f, err := l.open()
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", l.what, err)
 	}
@@ -154,6 +148,20 @@ func (l fileLock) try() (*os.File, error) {
 		return nil, ErrLocked
 	}
 	return f, nil
+}
+
+// open opens the file, and makes it and its directory if need be. Another
+// holder may remove the directory at any moment; then it is made again.
+func (l fileLock) open() (f *os.File, err error) {
+	for range 1000 {
+		if err = os.MkdirAll(filepath.Dir(l.path), 0o755); err == nil {
+			f, err = os.OpenFile(l.path, os.O_CREATE|os.O_RDWR, 0o644)
+		}
+		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrExist) {
+			break
+		}
+	}
+	return f, err
 }
 
 // sign writes into the lock file who has it.
