@@ -26,8 +26,11 @@ type document struct {
 // processes may have the same one open: two drivers do while one replaces the
 // other.
 //
-// Every change is on stable storage when the call returns. Calls that come
-// while another is being written are written together.
+// Calls that come while another is being written are written together. After
+// each the file on disk is whole, whatever dies. What the kubelet is told to be
+// done, a complete claim and one that is forgotten, survives the machine as
+// well. The start of a claim only has to survive the driver: a machine that
+// dies takes with it whatever the driver had done after that.
 type Store struct {
 	path   string
 	bootID string
@@ -46,8 +49,9 @@ type Store struct {
 }
 
 type change struct {
-	apply func(State) error
-	done  chan error
+	apply   func(State) error
+	promise statefile.Promise
+	done    chan error
 }
 
 // identity tells whether a file is still the one that was read.
@@ -67,7 +71,7 @@ func (i identity) same(now fs.FileInfo) bool {
 // forgetting who holds which device is the one thing a checkpoint must not do.
 func Open(ctx context.Context, path, bootID string, now func() time.Time) (*Store, error) {
 	s := &Store{path: path, bootID: bootID, now: now}
-	if err := s.change(ctx, func(State) error { return nil }); err != nil {
+	if err := s.change(ctx, statefile.Whole, func(State) error { return errUnchanged }); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -79,7 +83,7 @@ func Open(ctx context.Context, path, bootID string, now func() time.Time) (*Stor
 // the devices. Phase, BootID and Since of want are ignored.
 func (s *Store) Start(ctx context.Context, want Entry) (Entry, error) {
 	var recorded Entry
-	err := s.change(ctx, func(state State) error {
+	err := s.change(ctx, statefile.Whole, func(state State) error {
 		want.BootID, want.Since = s.bootID, s.now().UTC()
 		want.Devices = slices.Clone(want.Devices)
 		var err error
@@ -92,7 +96,7 @@ func (s *Store) Start(ctx context.Context, want Entry) (Entry, error) {
 // Complete records that everything about the claim is done. The claim must
 // have been started.
 func (s *Store) Complete(ctx context.Context, uid string) error {
-	return s.change(ctx, func(state State) error {
+	return s.change(ctx, statefile.Durable, func(state State) error {
 		e, ok := state[uid]
 		if !ok {
 			return fmt.Errorf("complete claim %s: not started", uid)
@@ -108,7 +112,7 @@ func (s *Store) Complete(ctx context.Context, uid string) error {
 
 // Remove forgets a claim. An unknown claim is not an error.
 func (s *Store) Remove(ctx context.Context, uid string) error {
-	return s.change(ctx, func(state State) error {
+	return s.change(ctx, statefile.Durable, func(state State) error {
 		if _, ok := state[uid]; !ok {
 			return errUnchanged
 		}
@@ -119,7 +123,7 @@ func (s *Store) Remove(ctx context.Context, uid string) error {
 
 // Get gives the entry of a claim, as of now on disk.
 func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err error) {
-	err = s.change(ctx, func(state State) error {
+	err = s.change(ctx, statefile.Whole, func(state State) error {
 		e, ok = state[uid]
 		return errUnchanged
 	})
@@ -128,7 +132,7 @@ func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err erro
 
 // List gives all entries by UID, as of now on disk.
 func (s *Store) List(ctx context.Context) (entries []Entry, err error) {
-	err = s.change(ctx, func(state State) error {
+	err = s.change(ctx, statefile.Whole, func(state State) error {
 		entries = sorted(state)
 		return errUnchanged
 	})
@@ -142,8 +146,8 @@ var errUnchanged = errors.New("unchanged")
 // it takes everything that waits, applies it in order, writes once and tells
 // all. An error of f affects only f, which must not have changed the state
 // then.
-func (s *Store) change(ctx context.Context, f func(State) error) error {
-	c := &change{apply: f, done: make(chan error, 1)}
+func (s *Store) change(ctx context.Context, promise statefile.Promise, f func(State) error) error {
+	c := &change{apply: f, promise: promise, done: make(chan error, 1)}
 	s.mu.Lock()
 	s.pending = append(s.pending, c)
 	lead := !s.leading
@@ -208,11 +212,11 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 		return
 	}
 	next := maps.Clone(s.state)
-	changed := false
+	changed, promise := false, statefile.Whole
 	for i, c := range batch {
 		switch err := c.apply(next); {
 		case err == nil:
-			changed = true
+			changed, promise = true, max(promise, c.promise)
 		case !errors.Is(err, errUnchanged):
 			errs[i] = err
 		}
@@ -220,7 +224,7 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 	if !changed || equal(next, s.state) {
 		return
 	}
-	if err := s.write(next); err != nil {
+	if err := s.write(next, promise); err != nil {
 		fail(err)
 	}
 }
@@ -255,12 +259,12 @@ func (s *Store) reload() error {
 	return nil
 }
 
-func (s *Store) write(next State) error {
+func (s *Store) write(next State, promise statefile.Promise) error {
 	// Whatever goes wrong from here on, the file may be the old or the new
 	// one: read it again next time.
 	s.read = identity{}
 	s.state = nil
-	if err := statefile.Write(s.path, version, document{Claims: sorted(next)}); err != nil {
+	if err := statefile.Write(s.path, version, document{Claims: sorted(next)}, promise); err != nil {
 		return fmt.Errorf("write checkpoint: %w", err)
 	}
 	s.mu.Lock()

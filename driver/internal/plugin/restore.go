@@ -207,7 +207,7 @@ func (d *Driver) readLatched() (map[string][]health.Problem, error) {
 
 func (d *Driver) saveLatched(latched map[string][]health.Problem) {
 	doc := latchedDocument{BootID: d.cfg.BootID, Latched: latched}
-	if err := statefile.Write(filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, doc); err != nil {
+	if err := statefile.Write(filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, doc, statefile.Durable); err != nil {
 		d.background(context.Background(), "health", err)
 	}
 }

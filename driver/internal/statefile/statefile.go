@@ -34,10 +34,22 @@ type document struct {
 	Data     json.RawMessage `json:"data"`
 }
 
-// Write replaces the file at path by doc as the given version. When it returns
-// nil the document survives a crash of the machine. The directory must exist.
-// Writers of the same path must exclude each other.
-func Write(path, version string, doc any) error {
+// Promise is what holds when a write has returned without an error. Each costs
+// a round trip to the disk more than the one before.
+type Promise int
+
+const (
+	// Whole means that the file is the old or the new one, whole, whatever
+	// dies. The new one survives the death of the process; which one survives
+	// that of the machine is open.
+	Whole Promise = iota
+	// Durable means that the new one survives the death of the machine too.
+	Durable
+)
+
+// Write replaces the file at path by doc as the given version. The directory
+// must exist. Writers of the same path must exclude each other.
+func Write(path, version string, doc any, promise Promise) error {
 	data, err := json.Marshal(doc)
 	if err != nil {
 		return fmt.Errorf("encode %q: %w", path, err)
@@ -46,7 +58,7 @@ func Write(path, version string, doc any) error {
 	if err != nil {
 		return fmt.Errorf("encode %q: %w", path, err)
 	}
-	return Replace(path, append(content, '\n'), 0o600)
+	return replace(path, append(content, '\n'), promise)
 }
 
 // Read decodes the document of the given version from the file at path. A
@@ -100,11 +112,12 @@ func checksum(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Replace writes content to path by way of a temporary file beside it, and
-// returns once both the content and the name are on stable storage.
-func Replace(path string, content []byte, mode os.FileMode) error {
+// replace writes content to path by way of a temporary file beside it. The
+// content is on the disk before the file gets its name, so no name is ever that
+// of half a file.
+func replace(path string, content []byte, promise Promise) error {
 	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write %q: %w", path, err)
 	}
@@ -118,6 +131,9 @@ func Replace(path string, content []byte, mode os.FileMode) error {
 	}
 	if err != nil {
 		return fmt.Errorf("write %q: %w", path, errors.Join(err, os.Remove(tmp)))
+	}
+	if promise == Whole {
+		return nil
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("write %q: %w", path, err)

@@ -18,7 +18,7 @@ type document struct{ Text string }
 func TestWhatWasWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	for _, want := range []string{"first", "second <&> é"} {
-		if err := statefile.Write(path, "v1", document{want}); err != nil {
+		if err := statefile.Write(path, "v1", document{want}, statefile.Durable); err != nil {
 			t.Fatal(err)
 		}
 		var got document
@@ -59,7 +59,7 @@ func TestDamageIsNoticed(t *testing.T) {
 
 func TestReformattedFileIsStillGood(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
-	if err := statefile.Write(path, "v1", document{"text"}); err != nil {
+	if err := statefile.Write(path, "v1", document{"text"}, statefile.Whole); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
