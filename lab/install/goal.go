@@ -22,23 +22,48 @@ type goal struct {
 
 // scene is what the API server shows of the driver.
 type scene struct {
-	driver *appsv1.DaemonSet // nil: not there yet
-	pods   []*corev1.Pod
-	slices []*resourcev1.ResourceSlice
+	driver    *appsv1.DaemonSet // nil: not there yet
+	revisions []*appsv1.ControllerRevision
+	pods      []*corev1.Pod
+	slices    []*resourcev1.ResourceSlice
+}
+
+// current is the hash of the DaemonSet's newest revision, which its new Pods
+// carry; empty while the DaemonSet's controller has not looked at it.
+func (g goal) current(s scene) string {
+	if s.driver == nil || s.driver.Status.ObservedGeneration < g.generation {
+		return ""
+	}
+	var hash string
+	var newest int64
+	for _, r := range s.revisions {
+		if r.Revision > newest {
+			hash, newest = r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey], r.Revision
+		}
+	}
+	return hash
 }
 
 // verdict compares scene and goal. missing says what is not as it has to be,
 // one phrase a node at most; it is empty when all is. A Pod that will not
 // start, however long one waits, is an error.
 func (g goal) verdict(s scene) (missing []string, err error) {
+	current := g.current(s)
 	for _, node := range g.nodes {
-		pods := g.podsOn(node, s.pods)
-		for _, pod := range pods {
+		var fresh, old []*corev1.Pod
+		for _, pod := range podsOn(node, s.pods) {
+			if g.isNew(pod, current) {
+				fresh = append(fresh, pod)
+			} else {
+				old = append(old, pod)
+			}
+		}
+		for _, pod := range fresh {
 			if hopeless(pod) {
 				return nil, &podError{node: node, pod: pod}
 			}
 		}
-		if state := g.podState(pods); state != "" {
+		if state := podState(fresh, old); state != "" {
 			missing = append(missing, node+": "+state)
 		} else if state := g.sliceState(node, s.slices); state != "" {
 			missing = append(missing, node+": "+state)
@@ -51,27 +76,30 @@ func (g goal) verdict(s scene) (missing []string, err error) {
 }
 
 // podsOn lists the driver's Pods on node that are not on their way out.
-func (g goal) podsOn(node string, pods []*corev1.Pod) []*corev1.Pod {
+func podsOn(node string, pods []*corev1.Pod) []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
 		return p.Spec.NodeName != node || p.DeletionTimestamp != nil
 	})
 }
 
-// podState is empty when the one Pod that is left on a node is ready and new.
-func (g goal) podState(pods []*corev1.Pod) string {
-	switch len(pods) {
-	case 0:
+// isNew tells a Pod of the DaemonSet as it is from one as it was.
+func (g goal) isNew(pod *corev1.Pod, current string) bool {
+	return current != "" && pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == current &&
+		len(pod.Spec.Containers) > 0 && pod.Spec.Containers[0].Image == g.image
+}
+
+// podState is empty when the only Pod that is left on a node is new and ready.
+func podState(fresh, old []*corev1.Pod) string {
+	for _, pod := range fresh {
+		if !podReady(pod) {
+			return describe(pod)
+		}
+	}
+	switch {
+	case len(old) > 0:
+		return "the old driver Pod is still there"
+	case len(fresh) == 0:
 		return "no driver Pod yet"
-	case 1:
-	default:
-		return "the old driver Pod is still there"
-	}
-	pod := pods[0]
-	if len(pod.Spec.Containers) == 0 || pod.Spec.Containers[0].Image != g.image {
-		return "the old driver Pod is still there"
-	}
-	if !podReady(pod) {
-		return describe(pod)
 	}
 	return ""
 }

@@ -51,29 +51,36 @@ func liveCluster(t *testing.T) (*cluster.Cluster, *kubernetes.Clientset) {
 // logged is a UI that writes to the test's log.
 func logged(t *testing.T) *ui.UI { return ui.New(t.Output(), t.Output(), 1) }
 
-func options() install.Options {
+// options takes artifacts and GPUs from DRA_LAB_ARTIFACTS and DRA_LAB_GPUS.
+func options(t *testing.T) install.Options {
+	t.Helper()
+	gpus, err := install.ParseGPUs(os.Getenv("DRA_LAB_GPUS"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	directory := os.Getenv("DRA_LAB_ARTIFACTS")
 	if directory == "" {
 		directory = filepath.Join("..", "..", "bin")
 	}
-	return install.Options{Artifacts: directory}
+	return install.Options{Artifacts: directory, GPUs: gpus}
 }
 
 func TestLiveInstallIsQuickWhenNothingChanged(t *testing.T) {
 	c, _ := liveCluster(t)
 	// Given a lab that is installed,
-	if err := install.Install(t.Context(), c, options(), logged(t)); err != nil {
+	if err := install.Install(t.Context(), c, options(t), logged(t)); err != nil {
 		t.Fatal(err)
 	}
-	// when it is installed again, then that takes at most 2 seconds.
+	// when it is installed again, then that takes no time to speak of: 0.5
+	// seconds on a quiet machine, and the limit allows for a busy one.
 	start := time.Now()
-	if err := install.Install(t.Context(), c, options(), logged(t)); err != nil {
+	if err := install.Install(t.Context(), c, options(t), logged(t)); err != nil {
 		t.Fatal(err)
 	}
 	took := time.Since(start)
 	t.Logf("second install took %s", took)
-	if took > 2*time.Second {
-		t.Errorf("second install took %s, want at most 2s", took)
+	if limit := 5 * time.Second; took > limit {
+		t.Errorf("second install took %s, want at most %s", took, limit)
 	}
 }
 

@@ -85,9 +85,10 @@ func (c clients) watch(ctx context.Context) (look func() scene, changed <-chan s
 			o.FieldSelector = resourcev1.ResourceSliceSelectorDriver + "=" + api.DriverName
 		}))
 	drivers := local.Apps().V1().DaemonSets().Informer()
+	revisions := local.Apps().V1().ControllerRevisions().Informer()
 	pods := local.Core().V1().Pods().Informer()
 	slices := global.Resource().V1().ResourceSlices().Informer()
-	for _, informer := range []cache.SharedIndexInformer{drivers, pods, slices} {
+	for _, informer := range []cache.SharedIndexInformer{drivers, revisions, pods, slices} {
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			return nil, nil, nil, fmt.Errorf("watch the driver: %w", err)
 		}
@@ -96,8 +97,9 @@ func (c clients) watch(ctx context.Context) (look func() scene, changed <-chan s
 	global.StartWithContext(ctx)
 	look = func() scene {
 		s := scene{
-			pods:   typed[*corev1.Pod](pods.GetStore().List()),
-			slices: typed[*resourcev1.ResourceSlice](slices.GetStore().List()),
+			revisions: typed[*appsv1.ControllerRevision](revisions.GetStore().List()),
+			pods:      typed[*corev1.Pod](pods.GetStore().List()),
+			slices:    typed[*resourcev1.ResourceSlice](slices.GetStore().List()),
 		}
 		if found := typed[*appsv1.DaemonSet](drivers.GetStore().List()); len(found) > 0 {
 			s.driver = found[0]
@@ -140,7 +142,7 @@ func culprit(err error, g goal, s scene) *corev1.Pod {
 		return failed.pod
 	}
 	for _, node := range g.nodes {
-		for _, pod := range g.podsOn(node, s.pods) {
+		for _, pod := range podsOn(node, s.pods) {
 			if !podReady(pod) {
 				return pod
 			}

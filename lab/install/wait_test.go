@@ -26,7 +26,7 @@ func driverPod(node, image string, ready bool) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "driver-" + node + "-" + image, Namespace: api.Namespace,
-			Labels: map[string]string{"app.kubernetes.io/name": api.AppLabel},
+			Labels: map[string]string{"app.kubernetes.io/name": api.AppLabel, appsv1.DefaultDaemonSetUniqueLabelKey: "hash-" + image},
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "driver", Image: image}}},
 		Status: corev1.PodStatus{
@@ -87,6 +87,20 @@ func rolledOut() *appsv1.DaemonSet {
 	}
 }
 
+// history has the revisions of an older and of the present DaemonSet.
+func history() []*appsv1.ControllerRevision {
+	revision := func(image string, number int64) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "driver-" + image, Namespace: api.Namespace,
+				Labels: map[string]string{"app.kubernetes.io/name": api.AppLabel, appsv1.DefaultDaemonSetUniqueLabelKey: "hash-" + image},
+			},
+			Revision: number,
+		}
+	}
+	return []*appsv1.ControllerRevision{revision("new", 2), revision("old", 1)}
+}
+
 func TestVerdict(t *testing.T) {
 	deleting := driverPod("two", "old", true)
 	deleting.DeletionTimestamp = &metav1.Time{Time: time.Now()}
@@ -104,19 +118,20 @@ func TestVerdict(t *testing.T) {
 		want []string
 	}{
 		{"nothing there", scene{}, []string{"one: no driver Pod yet", "two: no driver Pod yet"}},
-		{"all there", scene{rolledOut(), []*corev1.Pod{one, two}, bothSlices}, nil},
-		{"old Pod on its way out", scene{rolledOut(), []*corev1.Pod{one, two, deleting}, bothSlices}, nil},
-		{"old Pod alone", scene{rolledOut(), []*corev1.Pod{one, driverPod("two", "old", true)}, bothSlices}, []string{"two: the old driver Pod is still there"}},
-		{"old Pod beside the new one", scene{rolledOut(), []*corev1.Pod{one, two, driverPod("two", "old", true)}, bothSlices}, []string{"two: the old driver Pod is still there"}},
-		{"Pod not ready", scene{rolledOut(), []*corev1.Pod{one, driverPod("two", "new", false)}, bothSlices}, []string{"two: container driver runs, not ready yet"}},
-		{"Pod waits", scene{rolledOut(), []*corev1.Pod{one, waiting("two", "ContainerCreating", "")}, bothSlices}, []string{"two: container driver waits: ContainerCreating"}},
-		{"first crash", scene{rolledOut(), []*corev1.Pod{one, crashing("two", 1)}, bothSlices}, []string{"two: container driver ended with exit code 1 (Error): no such directory and was started 2 times"}},
-		{"no slice", scene{rolledOut(), []*corev1.Pod{one, two}, bothSlices[:1]}, []string{"two: no ResourceSlice yet"}},
-		{"half a pool", scene{rolledOut(), []*corev1.Pod{one, two}, []*resourcev1.ResourceSlice{four("one"), slice("two", "a", 1, 2, "gpu-0")}}, []string{"two: 1 of 2 ResourceSlices"}},
-		{"old pool", scene{rolledOut(), []*corev1.Pod{one, two}, []*resourcev1.ResourceSlice{four("one"), four("two"), slice("two", "b", 2, 1, "gpu-0")}}, []string{"two: 1 of 4 devices"}},
-		{"pool of two slices", scene{rolledOut(), []*corev1.Pod{one, two}, []*resourcev1.ResourceSlice{four("one"), slice("two", "a", 3, 2, "gpu-0", "gpu-1"), slice("two", "b", 3, 2, "gpu-2", "gpu-3")}}, nil},
-		{"DaemonSet not looked at", scene{behind, []*corev1.Pod{one, two}, bothSlices}, []string{"the DaemonSet has not been looked at yet"}},
-		{"DaemonSet half-way", scene{halfway, []*corev1.Pod{one, two}, bothSlices}, []string{"1 of 2 driver Pods are new"}},
+		{"all there", scene{rolledOut(), history(), []*corev1.Pod{one, two}, bothSlices}, nil},
+		{"old Pod on its way out", scene{rolledOut(), history(), []*corev1.Pod{one, two, deleting}, bothSlices}, nil},
+		{"old Pod alone", scene{rolledOut(), history(), []*corev1.Pod{one, driverPod("two", "old", true)}, bothSlices}, []string{"two: the old driver Pod is still there"}},
+		{"old Pod beside the new one", scene{rolledOut(), history(), []*corev1.Pod{one, two, driverPod("two", "old", true)}, bothSlices}, []string{"two: the old driver Pod is still there"}},
+		{"new Pod beside the old one not ready", scene{rolledOut(), history(), []*corev1.Pod{one, driverPod("two", "old", true), driverPod("two", "new", false)}, bothSlices}, []string{"two: container driver runs, not ready yet"}},
+		{"Pod not ready", scene{rolledOut(), history(), []*corev1.Pod{one, driverPod("two", "new", false)}, bothSlices}, []string{"two: container driver runs, not ready yet"}},
+		{"Pod waits", scene{rolledOut(), history(), []*corev1.Pod{one, waiting("two", "ContainerCreating", "")}, bothSlices}, []string{"two: container driver waits: ContainerCreating"}},
+		{"first crash", scene{rolledOut(), history(), []*corev1.Pod{one, crashing("two", 1)}, bothSlices}, []string{"two: container driver ended with exit code 1 (Error): no such directory and was started 2 times"}},
+		{"no slice", scene{rolledOut(), history(), []*corev1.Pod{one, two}, bothSlices[:1]}, []string{"two: no ResourceSlice yet"}},
+		{"half a pool", scene{rolledOut(), history(), []*corev1.Pod{one, two}, []*resourcev1.ResourceSlice{four("one"), slice("two", "a", 1, 2, "gpu-0")}}, []string{"two: 1 of 2 ResourceSlices"}},
+		{"old pool", scene{rolledOut(), history(), []*corev1.Pod{one, two}, []*resourcev1.ResourceSlice{four("one"), four("two"), slice("two", "b", 2, 1, "gpu-0")}}, []string{"two: 1 of 4 devices"}},
+		{"pool of two slices", scene{rolledOut(), history(), []*corev1.Pod{one, two}, []*resourcev1.ResourceSlice{four("one"), slice("two", "a", 3, 2, "gpu-0", "gpu-1"), slice("two", "b", 3, 2, "gpu-2", "gpu-3")}}, nil},
+		{"DaemonSet not looked at", scene{behind, history(), []*corev1.Pod{one, two}, bothSlices}, []string{"one: the old driver Pod is still there", "two: the old driver Pod is still there"}},
+		{"DaemonSet half-way", scene{halfway, history(), []*corev1.Pod{one, two}, bothSlices}, []string{"1 of 2 driver Pods are new"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := twoNodes().verdict(c.s)
@@ -139,7 +154,7 @@ func TestVerdictGivesUpOnPodsThatWillNotStart(t *testing.T) {
 		"crashing again": {crashing("two", 2), `container driver ended with exit code 1 (Error): no such directory and was started 3 times`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := twoNodes().verdict(scene{pods: []*corev1.Pod{c.pod}})
+			_, err := twoNodes().verdict(scene{driver: rolledOut(), revisions: history(), pods: []*corev1.Pod{c.pod}})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
@@ -147,10 +162,25 @@ func TestVerdictGivesUpOnPodsThatWillNotStart(t *testing.T) {
 	}
 }
 
+func TestVerdictForgivesWhatTheOldRevisionDid(t *testing.T) {
+	// A driver that crashed is being replaced by one with the same image and
+	// other settings.
+	old := crashing("two", 7)
+	old.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = "hash-old"
+	g := goal{nodes: []string{"two"}, devices: 4, image: "new", generation: 2}
+	missing, err := g.verdict(scene{driver: rolledOut(), revisions: history(), pods: []*corev1.Pod{old}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"two: the old driver Pod is still there"}, missing); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+}
+
 func TestWaitEndsWhenTheDriverServes(t *testing.T) {
 	ctx := t.Context()
 	// Given a cluster on which the driver is half there,
-	client := fake.NewClientset(rolledOut(), driverPod("one", "new", true), four("one"))
+	client := fake.NewClientset(rolledOut(), history()[0], driverPod("one", "new", true), four("one"))
 	i := installer{clients: clients{kubernetes: client}, ui: quiet()}
 	result := make(chan error, 1)
 	go func() { result <- i.wait(ctx, twoNodes()) }()
@@ -175,7 +205,7 @@ func TestWaitEndsWhenTheDriverServes(t *testing.T) {
 }
 
 func TestWaitQuotesTheLogOfADriverThatDoesNotStart(t *testing.T) {
-	client := fake.NewClientset(rolledOut(), driverPod("one", "new", true), crashing("two", 2))
+	client := fake.NewClientset(rolledOut(), history()[0], driverPod("one", "new", true), crashing("two", 2))
 	err := installer{clients: clients{kubernetes: client}, ui: quiet()}.wait(t.Context(), twoNodes())
 	if err == nil || !strings.Contains(err.Error(), `on node "two"`) {
 		t.Fatalf("error %v, want one that names node two", err)
@@ -189,7 +219,7 @@ func TestWaitQuotesTheLogOfADriverThatDoesNotStart(t *testing.T) {
 }
 
 func TestWaitThatTakesTooLongSaysWhatWasMissing(t *testing.T) {
-	client := fake.NewClientset(rolledOut(), driverPod("one", "new", true), four("one"), driverPod("two", "new", false))
+	client := fake.NewClientset(rolledOut(), history()[0], driverPod("one", "new", true), four("one"), driverPod("two", "new", false))
 	i := installer{clients: clients{kubernetes: client}, ui: quiet(), options: Options{Timeout: 500 * time.Millisecond}}
 	err := i.wait(t.Context(), twoNodes())
 	if err == nil || !strings.Contains(err.Error(), "not within 500ms (last: two: container driver runs, not ready yet)") {
