@@ -62,28 +62,30 @@ func TestOwnership(t *testing.T) {
 	}
 	balancer := container{name: "demo-external-load-balancer", role: "external-load-balancer"}
 	ours := node("/state/clusters/demo/shared")
+	const kindsOwn = "kind delete cluster --name demo"
 	for _, tc := range []struct {
-		name    string
-		survey  survey
-		foreign bool
+		name   string
+		survey survey
+		hint   string // of the error; "": there is none
 	}{
-		{"nothing is nobody's", survey{}, false},
-		{"our directory is mounted", survey{containers: []container{ours}}, false},
-		{"written in another way", survey{containers: []container{node("/state/clusters/./demo/shared/")}}, false},
-		{"nothing is mounted", survey{containers: []container{node("")}}, true},
-		{"the same cluster of another lab", survey{containers: []container{node("/home/x/clusters/demo/shared")}}, true},
-		{"one of two is not ours", survey{containers: []container{ours, node("")}}, true},
-		{"a load balancer beside a node of ours", survey{containers: []container{balancer, ours}}, false},
-		{"a load balancer beside a node that is not ours", survey{containers: []container{balancer, node("")}}, true},
-		{"a load balancer alone", survey{containers: []container{balancer}}, true},
-		{"a load balancer alone, while we are making one", survey{containers: []container{balancer}, hasState: true}, false},
+		{"nothing is nobody's", survey{}, ""},
+		{"our directory is mounted", survey{containers: []container{ours}}, ""},
+		{"written in another way", survey{containers: []container{node("/state/clusters/./demo/shared/")}}, ""},
+		{"nothing is mounted", survey{containers: []container{node("")}}, kindsOwn},
+		{"the same cluster of another lab", survey{containers: []container{node("/home/x/clusters/demo/shared")}}, "export DRA_LAB_STATE=/home/x"},
+		{"one of two is not ours", survey{containers: []container{ours, node("")}}, kindsOwn},
+		{"a load balancer beside a node of ours", survey{containers: []container{balancer, ours}}, ""},
+		{"a load balancer beside a node that is not ours", survey{containers: []container{balancer, node("")}}, kindsOwn},
+		{"a load balancer alone", survey{containers: []container{balancer}}, kindsOwn},
+		{"a load balancer alone, while we are making one", survey{containers: []container{balancer}, hasState: true}, ""},
 		// A state file proves nothing about containers that are somebody else's.
-		{"nothing is mounted, but we have state", survey{containers: []container{node("")}, hasState: true}, true},
+		{"nothing is mounted, but we have state", survey{containers: []container{node("")}, hasState: true}, kindsOwn},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.survey.dir = dir
-			if err := tc.survey.checkOwner(); errors.Is(err, ErrForeign) != tc.foreign {
-				t.Errorf("got error %v, want foreign: %t", err, tc.foreign)
+			err := tc.survey.checkOwner()
+			if errors.Is(err, ErrForeign) != (tc.hint != "") || !strings.Contains(ui.Hint(err), tc.hint) {
+				t.Errorf("got error %v with hint %q, want hint %q", err, ui.Hint(err), tc.hint)
 			}
 		})
 	}

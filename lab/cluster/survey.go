@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
@@ -44,7 +45,7 @@ func look(ctx context.Context, e engine, name string) (survey, error) {
 		return survey{}, err
 	}
 	if err := s.checkOwner(); err != nil {
-		return survey{}, ui.WithHint(err, "choose another --name, or remove that cluster yourself: kind delete cluster --name %s", name)
+		return survey{}, err
 	}
 	return s, nil
 }
@@ -62,10 +63,12 @@ func (s survey) checkOwner() error {
 			continue
 		}
 		if ok {
-			return fmt.Errorf("container %s belongs to the lab whose state is in %s: %w",
-				c.name, filepath.Dir(filepath.Dir(filepath.Dir(source))), ErrForeign)
+			state := filepath.Dir(filepath.Dir(filepath.Dir(source)))
+			return ui.WithHint(fmt.Errorf("container %s belongs to the lab whose state is in %s: %w", c.name, state, ErrForeign),
+				"choose another --name, or go on with that lab: export %s=%s", host.StateEnv, state)
 		}
-		return fmt.Errorf("container %s is in a kind cluster of that name: %w", c.name, ErrForeign)
+		return ui.WithHint(fmt.Errorf("container %s is in a kind cluster of that name: %w", c.name, ErrForeign),
+			"choose another --name, or remove that cluster yourself: kind delete cluster --name %s", s.dir.name())
 	}
 	return nil
 }
