@@ -25,6 +25,10 @@ const (
 	labelKubelet    = "dra-lab.node.kubelet"
 )
 
+func labels(key, kubernetes, kubelet string) map[string]string {
+	return map[string]string{labelKey: key, labelKubernetes: kubernetes, labelKubelet: kubelet}
+}
+
 // builtRepository is the name of the images that this package makes.
 const builtRepository = "dra-lab/node"
 

@@ -62,7 +62,12 @@ func Inspect(ctx context.Context, eng Engine, ref string) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	return inspect(ctx, eng, ref, found, filepath.Join(cache, "nodeimage", "inspected"))
+	return inspect(ctx, eng, ref, found, inspectionCache(cache))
+}
+
+// inspectionCache is where findings are remembered, one file per image.
+func inspectionCache(cacheDir string) string {
+	return filepath.Join(cacheDir, "nodeimage", "inspected")
 }
 
 func inspect(ctx context.Context, eng Engine, ref string, found engineImage, cacheDir string) (Image, error) {

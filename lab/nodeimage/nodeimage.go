@@ -2,11 +2,8 @@ package nodeimage
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/mod/semver"
@@ -54,7 +51,7 @@ func (o Options) complete() (Options, error) {
 		if o.Kubelet, err = ParseVersion(o.Kubelet); err != nil {
 			return o, err
 		}
-		o.Kubernetes = builtVersion(o)
+		o.Kubernetes = orDefault(o.Kubernetes, DefaultKubernetes)
 		if semver.Compare(o.Kubelet, o.Kubernetes) > 0 {
 			err := fmt.Errorf("kubelet %s is newer than Kubernetes %s", o.Kubelet, o.Kubernetes)
 			return o, ui.WithHint(ui.UsageError(err), "a kubelet may be older than the control plane, never newer")
@@ -92,20 +89,98 @@ func Ensure(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error)
 	if err != nil {
 		return Image{}, err
 	}
-	if o.Kubelet != "" {
-		return ensureMixed(ctx, eng, o, u)
+	return maker{Options: o, eng: eng, ui: u}.ensure(ctx)
+}
+
+// A maker brings the image that its options, which are complete, ask for.
+type maker struct {
+	Options
+	eng Engine
+	ui  *ui.UI
+}
+
+// errBuildInstead says that no registry has the image.
+var errBuildInstead = errors.New("no registry has it")
+
+func (m maker) ensure(ctx context.Context) (Image, error) {
+	if m.Kubelet != "" {
+		// On whatever image there is for the control plane's version.
+		base, err := m.withoutKubelet().ensure(ctx)
+		if err != nil {
+			return Image{}, err
+		}
+		return m.buildMixed(ctx, base)
 	}
-	if image, ok, err := present(ctx, eng, o); err != nil || ok {
+	if image, ok, err := m.present(ctx); err != nil || ok {
 		return image, err
 	}
-	version := o.Kubernetes
-	if version == "" {
-		version = kindDefault()
+	image, err := m.pull(ctx)
+	if !errors.Is(err, errBuildInstead) {
+		return image, err
 	}
-	ref := kindRef(o.Repository, version)
-	err = pull(ctx, eng, ref, o.RegistryPatience, u)
+	image, err = m.buildNode(ctx)
+	if errors.Is(err, ErrNoNetwork) {
+		return m.olderBuild(ctx, err)
+	}
+	return image, err
+}
+
+func (m maker) withoutKubelet() maker {
+	m.Kubelet = ""
+	return m
+}
+
+// version is the one that would be built.
+func (m maker) version() string { return orDefault(m.Kubernetes, DefaultKubernetes) }
+
+// pulledRef names the image that would be pulled.
+func (m maker) pulledRef() string {
+	return kindRef(m.Repository, orDefault(m.Kubernetes, kindDefault()))
+}
+
+func orDefault(version, otherwise string) string {
+	if version == "" {
+		return otherwise
+	}
+	return version
+}
+
+// present looks for an image that will do among those the engine has.
+func (m maker) present(ctx context.Context) (Image, bool, error) {
+	image, ok, err := m.current(ctx, builtRef(m.version(), ""), recipeKey(m.version()))
+	if err != nil || ok {
+		return image, ok, err
+	}
+	found, ok, err := lookUp(ctx, m.eng, m.pulledRef())
+	if err != nil || !ok {
+		return Image{}, false, err
+	}
+	image, err = m.inspect(ctx, m.pulledRef(), found)
+	return image, err == nil, err
+}
+
+// current looks for an image that was built from the inputs that key hashes.
+func (m maker) current(ctx context.Context, ref, key string) (Image, bool, error) {
+	found, ok, err := lookUp(ctx, m.eng, ref)
+	if err != nil || !ok || found.Config.Labels[labelKey] != key {
+		return Image{}, false, err
+	}
+	image, err := m.inspect(ctx, ref, found)
+	return image, err == nil, err
+}
+
+// inspect is Inspect for an image that was looked up.
+func (m maker) inspect(ctx context.Context, ref string, found engineImage) (Image, error) {
+	return inspect(ctx, m.eng, ref, found, inspectionCache(m.CacheDir))
+}
+
+// pull gets kind's image. The error is errBuildInstead if that cannot be, for
+// a reason that building gets round.
+func (m maker) pull(ctx context.Context) (Image, error) {
+	ref := m.pulledRef()
+	err := pull(ctx, m.eng, ref, m.RegistryPatience, m.ui)
 	if err == nil {
-		return o.inspect(ctx, eng, ref)
+		return m.made(ctx, ref)
 	}
 	var refusal *pullError
 	if !errors.As(err, &refusal) {
@@ -113,257 +188,41 @@ func Ensure(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error)
 	}
 	switch refusal.answer {
 	case answerNone:
-		u.Info("no registry answers for %s: building the node image from source", ref)
+		m.ui.Info("no registry answers for %s: building the node image from source", ref)
+		return Image{}, errBuildInstead
 	case answerNotFound:
-		u.Info("there is no image %s: building the node image from source", ref)
+		m.ui.Info("there is no image %s: building the node image from source", ref)
+		return Image{}, errBuildInstead
 	case answerRefused:
 		return Image{}, ui.WithHint(err, "log in to the registry (docker login) or wait until it lets you in again; "+
-			"or build the image: lab node-image build --kubernetes %s", version)
+			"or build the image: lab node-image build --kubernetes %s", m.version())
 	default:
 		return Image{}, err
 	}
-	image, err := Build(ctx, eng, o, u)
-	if !errors.Is(err, ErrNoNetwork) {
-		return image, err
-	}
-	// Somebody updated the lab and is on a train now: what was built before the
-	// update is better than nothing.
-	ref = builtRef(builtVersion(o), "")
-	found, ok, lookErr := lookUp(ctx, eng, ref)
-	if lookErr != nil || !ok {
-		return Image{}, err
-	}
-	u.Warn("%v", err)
-	u.Warn("taking the node image %s, which an older lab built", ref)
-	return inspect(ctx, eng, ref, found, o.inspected())
 }
 
-// builtVersion is the version that would be built for o.
-func builtVersion(o Options) string {
-	if o.Kubernetes == "" {
-		return DefaultKubernetes
-	}
-	return o.Kubernetes
-}
-
-// present looks for an image that will do among those the engine has.
-func present(ctx context.Context, eng Engine, o Options) (Image, bool, error) {
-	built := builtVersion(o)
-	found, ok, err := lookUp(ctx, eng, builtRef(built, ""))
-	if err != nil {
-		return Image{}, false, err
-	}
-	if ok && found.Config.Labels[labelKey] == recipeKey(built) {
-		image, err := inspect(ctx, eng, builtRef(built, ""), found, o.inspected())
-		return image, err == nil, err
-	}
-	pulled := o.Kubernetes
-	if pulled == "" {
-		pulled = kindDefault()
-	}
-	ref := kindRef(o.Repository, pulled)
-	found, ok, err = lookUp(ctx, eng, ref)
-	if err != nil || !ok {
-		return Image{}, false, err
-	}
-	image, err := inspect(ctx, eng, ref, found, o.inspected())
-	return image, err == nil, err
-}
-
-func (o Options) inspected() string { return filepath.Join(o.CacheDir, "nodeimage", "inspected") }
-
-func (o Options) inspect(ctx context.Context, eng Engine, ref string) (Image, error) {
-	found, ok, err := lookUp(ctx, eng, ref)
+// made inspects an image that must be in the engine by now.
+func (m maker) made(ctx context.Context, ref string) (Image, error) {
+	found, ok, err := lookUp(ctx, m.eng, ref)
 	if err != nil {
 		return Image{}, err
 	}
 	if !ok {
 		return Image{}, fmt.Errorf("inspect image %q: the engine does not have it", ref)
 	}
-	return inspect(ctx, eng, ref, found, o.inspected())
+	return m.inspect(ctx, ref, found)
 }
 
-// Build makes a node image from source, whatever a registry may have. It does
-// nothing if the engine has one that was made from the same inputs.
-func Build(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error) {
-	o, err := o.complete()
-	if err != nil {
-		return Image{}, err
+// olderBuild returns the image that an older lab built, with another recipe,
+// for somebody who has updated the lab and is on a train now; cause is why it
+// cannot be built anew.
+func (m maker) olderBuild(ctx context.Context, cause error) (Image, error) {
+	ref := builtRef(m.version(), "")
+	found, ok, err := lookUp(ctx, m.eng, ref)
+	if err != nil || !ok {
+		return Image{}, cause
 	}
-	o.Kubernetes = builtVersion(o)
-	base, err := buildNode(ctx, eng, o, u)
-	if err != nil || o.Kubelet == "" {
-		return base, err
-	}
-	return buildMixed(ctx, eng, base, o, u)
-}
-
-// ensureMixed makes the image with another kubelet, on whatever image there is
-// for the control plane's version.
-func ensureMixed(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error) {
-	plain := o
-	plain.Kubelet = ""
-	base, err := Ensure(ctx, eng, plain, u)
-	if err != nil {
-		return Image{}, err
-	}
-	return buildMixed(ctx, eng, base, o, u)
-}
-
-func buildNode(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error) {
-	ref, key := builtRef(o.Kubernetes, ""), recipeKey(o.Kubernetes)
-	found, ok, err := lookUp(ctx, eng, ref)
-	if err != nil {
-		return Image{}, err
-	}
-	if ok && found.Config.Labels[labelKey] == key {
-		return inspect(ctx, eng, ref, found, o.inspected())
-	}
-	b, done, err := newBuilder(ctx, o, u)
-	if err != nil {
-		return Image{}, err
-	}
-	defer done()
-	kubernetes := nodeProgram(o.Kubernetes).step(b.tools)
-	if !b.store.has(kubernetes) {
-		if err := b.tools.checkKubernetes(ctx, o.Kubernetes); err != nil {
-			return Image{}, err
-		}
-	}
-	if err := readyToBuild(ctx, u); err != nil {
-		return Image{}, err
-	}
-	missing := !b.store.has(kubernetes)
-	if err := b.checkDisk(ctx, eng, building{compiling: missing, everything: missing && !b.store.has(containerdProgram().step(b.tools))}); err != nil {
-		return Image{}, err
-	}
-	layers, err := b.node(ctx, o.Kubernetes)
-	if err != nil {
-		return Image{}, unfinished(ctx, err)
-	}
-	progress := u.Step("loading node image %s into the engine", ref)
-	err = assemble(ctx, eng, ref, layers, map[string]string{
-		labelKey: key, labelKubernetes: o.Kubernetes, labelKubelet: o.Kubernetes,
-	})
-	progress.Done(err)
-	if err != nil {
-		return Image{}, unfinished(ctx, err)
-	}
-	if err := b.store.prune(time.Now().Add(-keepUnused)); err != nil {
-		u.Warn("old build outputs stay: %v", err)
-	}
-	image, err := o.inspect(ctx, eng, ref)
-	if err != nil {
-		return Image{}, err
-	}
-	if image.Kubernetes != o.Kubernetes || image.Kubelet != o.Kubernetes {
-		return Image{}, fmt.Errorf("built image %q has Kubernetes %s with kubelet %s", ref, image.Kubernetes, image.Kubelet)
-	}
-	return image, nil
-}
-
-func buildMixed(ctx context.Context, eng Engine, base Image, o Options, u *ui.UI) (Image, error) {
-	ref := builtRef(base.Kubernetes, o.Kubelet)
-	program := kubernetesProgram("kubelet", o.Kubelet, "kubelet")
-	key := mixedKey(base, program.step(goTools{}))
-	found, ok, err := lookUp(ctx, eng, ref)
-	if err != nil {
-		return Image{}, err
-	}
-	if ok && found.Config.Labels[labelKey] == key {
-		return inspect(ctx, eng, ref, found, o.inspected())
-	}
-	b, done, err := newBuilder(ctx, o, u)
-	if err != nil {
-		return Image{}, err
-	}
-	defer done()
-	kubelet := program.step(b.tools)
-	if !b.store.has(kubelet) {
-		if err := b.tools.checkKubernetes(ctx, o.Kubelet); err != nil {
-			return Image{}, err
-		}
-	}
-	if err := b.checkDisk(ctx, eng, building{compiling: !b.store.has(kubelet)}); err != nil {
-		return Image{}, err
-	}
-	dir, err := b.store.do(ctx, kubelet)
-	if err != nil {
-		return Image{}, unfinished(ctx, err)
-	}
-	progress := u.Step("making node image %s", ref)
-	err = replaceKubelet(ctx, eng, base.ID, filepath.Join(dir, "kubelet"), ref, map[string]string{
-		labelKey: key, labelKubernetes: base.Kubernetes, labelKubelet: o.Kubelet,
-	})
-	progress.Done(err)
-	if err != nil {
-		return Image{}, unfinished(ctx, err)
-	}
-	image, err := o.inspect(ctx, eng, ref)
-	if err != nil {
-		return Image{}, err
-	}
-	if image.Kubelet != o.Kubelet {
-		return Image{}, fmt.Errorf("built image %q has kubelet %s", ref, image.Kubelet)
-	}
-	return image, nil
-}
-
-// keepUnused is how long outputs are kept that no build asks for: those of
-// other versions and older recipes.
-const keepUnused = 30 * 24 * time.Hour
-
-// unfinished tells somebody whose build stopped halfway how to go on.
-func unfinished(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		return ui.WithHint(err, "finished steps are kept: run the same command again to go on")
-	case containsAny(err.Error()+ui.Detail(err), "no space left on device", "disk quota exceeded"):
-		return ui.WithHint(err, "make room, or set DRA_LAB_CACHE to a directory on a larger disk; "+
-			"finished steps are kept: run the same command again to go on")
-	}
-	return err
-}
-
-// recipeKey hashes everything that a built image is made from, so that an
-// image from an older recipe is not taken for a current one. It needs nothing
-// but the version: what kubeadm asks for follows from it.
-func recipeKey(version string) string {
-	tools := goTools{}
-	sum := sha256.New()
-	rootfs, containerd := rootfsStep(""), containerdProgram().step(tools)
-	for _, st := range []step{
-		rootfs, containerd, nodeProgram(version).step(tools), planeProgram(version).step(tools),
-		etcdProgram("").step(tools), coreDNSProgram("").step(tools),
-		runcProgram().step(tools), crictlProgram().step(tools), cniProgram().step(tools),
-		baseStep(tools, containerd, ""), pauseStep(), proxyRootStep(rootfs, ""),
-	} {
-		fmt.Fprintln(sum, st.dir())
-	}
-	fmt.Fprintln(sum, "assembly 1")
-	return hex.EncodeToString(sum.Sum(nil))[:16]
-}
-
-// mixedKey is the same for an image with a kubelet of its own.
-func mixedKey(base Image, kubelet step) string {
-	sum := sha256.Sum256([]byte(base.ID + "\n" + kubelet.dir()))
-	return hex.EncodeToString(sum[:])[:16]
-}
-
-// newBuilder opens the build cache. The caller must call done.
-func newBuilder(ctx context.Context, o Options, u *ui.UI) (b *builder, done func(), err error) {
-	if err := readyToCompile(); err != nil {
-		return nil, nil, err
-	}
-	unlock, err := host.Lock(ctx, "node-image-build", u)
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := openStore(filepath.Join(o.CacheDir, "nodeimage", "steps"), u)
-	if err != nil {
-		unlock()
-		return nil, nil, err
-	}
-	tools := goTools{buildCache: filepath.Join(o.CacheDir, "go-build")}
-	return &builder{cacheDir: o.CacheDir, store: s, tools: tools, ui: u}, unlock, nil
+	m.ui.Warn("%v", cause)
+	m.ui.Warn("taking the node image %s, which an older lab built", ref)
+	return m.inspect(ctx, ref, found)
 }

@@ -196,7 +196,7 @@ func TestPullByDigest(t *testing.T) {
 	if err := pull(t.Context(), eng, ref, answerWithin, quiet()); err != nil {
 		t.Fatal(err)
 	}
-	image, err := testOptions(t, "v1.37.0", "").inspect(t.Context(), eng, ref)
+	image, err := maker{Options: testOptions(t, "v1.37.0", ""), eng: eng}.made(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestEnsurePullsARealNodeImage(t *testing.T) {
 		if err := pull(t.Context(), eng, ref, answerWithin, quiet()); err != nil {
 			t.Fatalf("%v\n%s", err, ui.Detail(err))
 		}
-		image, err := o.inspect(t.Context(), eng, ref)
+		image, err := maker{Options: o, eng: eng}.made(t.Context(), ref)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,183 @@
+package nodeimage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
+)
+
+// Build makes a node image from source, whatever a registry may have. It does
+// nothing if the engine has one that was made from the same inputs.
+func Build(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error) {
+	o, err := o.complete()
+	if err != nil {
+		return Image{}, err
+	}
+	m := maker{Options: o, eng: eng, ui: u}
+	base, err := m.withoutKubelet().buildNode(ctx)
+	if err != nil || m.Kubelet == "" {
+		return base, err
+	}
+	return m.buildMixed(ctx, base)
+}
+
+// buildNode builds a whole node image.
+func (m maker) buildNode(ctx context.Context) (Image, error) {
+	version := m.version()
+	ref, key := builtRef(version, ""), recipeKey(version)
+	if image, ok, err := m.current(ctx, ref, key); err != nil || ok {
+		return image, err
+	}
+	b, done, err := m.builder(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	defer done()
+	// Whoever had the lock until now may have built just this.
+	if image, ok, err := m.current(ctx, ref, key); err != nil || ok {
+		return image, err
+	}
+	compiling := !b.store.has(nodeProgram(version).step(b.tools))
+	if compiling {
+		if err := b.tools.checkKubernetes(ctx, version); err != nil {
+			return Image{}, err
+		}
+	}
+	if err := readyToBuild(ctx, m.ui); err != nil {
+		return Image{}, err
+	}
+	first := compiling && !b.store.has(containerdProgram().step(b.tools))
+	if err := b.checkDisk(ctx, m.eng, building{everything: first, compiling: compiling}); err != nil {
+		return Image{}, err
+	}
+	layers, err := b.node(ctx, version)
+	if err != nil {
+		return Image{}, unfinished(ctx, err)
+	}
+	progress := m.ui.Step("loading node image %s into the engine", ref)
+	err = assemble(ctx, m.eng, ref, layers, labels(key, version, version))
+	progress.Done(err)
+	if err != nil {
+		return Image{}, unfinished(ctx, err)
+	}
+	if err := b.store.prune(time.Now().Add(-keepUnused)); err != nil {
+		m.ui.Warn("old build outputs stay: %v", err)
+	}
+	return m.verified(ctx, ref, version, version)
+}
+
+// buildMixed puts another kubelet on top of a node image, built or pulled.
+func (m maker) buildMixed(ctx context.Context, base Image) (Image, error) {
+	ref := builtRef(base.Kubernetes, m.Kubelet)
+	program := kubernetesProgram("kubelet", m.Kubelet, "kubelet")
+	key := mixedKey(base, program.step(goTools{}))
+	if image, ok, err := m.current(ctx, ref, key); err != nil || ok {
+		return image, err
+	}
+	b, done, err := m.builder(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	defer done()
+	kubelet := program.step(b.tools)
+	compiling := !b.store.has(kubelet)
+	if compiling {
+		if err := b.tools.checkKubernetes(ctx, m.Kubelet); err != nil {
+			return Image{}, err
+		}
+	}
+	if err := b.checkDisk(ctx, m.eng, building{compiling: compiling}); err != nil {
+		return Image{}, err
+	}
+	dir, err := b.store.do(ctx, kubelet)
+	if err != nil {
+		return Image{}, unfinished(ctx, err)
+	}
+	progress := m.ui.Step("making node image %s", ref)
+	err = replaceKubelet(ctx, m.eng, base.ID, filepath.Join(dir, "kubelet"), ref, labels(key, base.Kubernetes, m.Kubelet))
+	progress.Done(err)
+	if err != nil {
+		return Image{}, unfinished(ctx, err)
+	}
+	return m.verified(ctx, ref, base.Kubernetes, m.Kubelet)
+}
+
+// verified inspects an image that was just made: it must be what it was made
+// to be.
+func (m maker) verified(ctx context.Context, ref, kubernetes, kubelet string) (Image, error) {
+	image, err := m.made(ctx, ref)
+	if err != nil {
+		return Image{}, err
+	}
+	if image.Kubernetes != kubernetes || image.Kubelet != kubelet {
+		return Image{}, fmt.Errorf("built image %q has Kubernetes %s with kubelet %s, not %s with %s",
+			ref, image.Kubernetes, image.Kubelet, kubernetes, kubelet)
+	}
+	return image, nil
+}
+
+// builder opens the build cache, which nobody else may write to until done is
+// called.
+func (m maker) builder(ctx context.Context) (b *builder, done func(), err error) {
+	if err := readyToCompile(); err != nil {
+		return nil, nil, err
+	}
+	unlock, err := host.Lock(ctx, "node-image-build", m.ui)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := openStore(filepath.Join(m.CacheDir, "nodeimage", "steps"), m.ui)
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	tools := goTools{buildCache: filepath.Join(m.CacheDir, "go-build")}
+	return &builder{cacheDir: m.CacheDir, store: s, tools: tools, ui: m.ui}, unlock, nil
+}
+
+// keepUnused is how long outputs are kept that no build asks for: those of
+// other versions and older recipes.
+const keepUnused = 30 * 24 * time.Hour
+
+// unfinished tells somebody whose build stopped halfway how to go on.
+func unfinished(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ui.WithHint(err, "finished steps are kept: run the same command again to go on")
+	case containsAny(err.Error()+ui.Detail(err), "no space left on device", "disk quota exceeded"):
+		return ui.WithHint(err, "make room, or set DRA_LAB_CACHE to a directory on a larger disk; "+
+			"finished steps are kept: run the same command again to go on")
+	}
+	return err
+}
+
+// recipeKey hashes everything that a built image is made from, so that an
+// image from an older recipe is not taken for a current one. It needs nothing
+// but the version: what kubeadm asks for follows from it.
+func recipeKey(version string) string {
+	tools := goTools{}
+	sum := sha256.New()
+	rootfs, containerd := rootfsStep(""), containerdProgram().step(tools)
+	for _, st := range []step{
+		rootfs, containerd, nodeProgram(version).step(tools), planeProgram(version).step(tools),
+		etcdProgram("").step(tools), coreDNSProgram("").step(tools),
+		runcProgram().step(tools), crictlProgram().step(tools), cniProgram().step(tools),
+		baseStep(tools, containerd, ""), pauseStep(), proxyRootStep(rootfs, ""),
+	} {
+		fmt.Fprintln(sum, st.dir())
+	}
+	fmt.Fprintln(sum, "assembly 1")
+	return hex.EncodeToString(sum.Sum(nil))[:16]
+}
+
+// mixedKey is the same for an image with a kubelet of its own.
+func mixedKey(base Image, kubelet step) string {
+	sum := sha256.Sum256([]byte(base.ID + "\n" + kubelet.dir()))
+	return hex.EncodeToString(sum[:])[:16]
+}
