@@ -386,7 +386,7 @@ func TestText(t *testing.T) {
 		{"worker2", "gpu-10", api.Fault{ID: "hot", Kind: api.FaultTemperature, Code: 101, Message: "fan", Since: start(), Until: &until}},
 	}
 	var b strings.Builder
-	if err := Text(&b, list, start().Add(90*time.Second)); err != nil {
+	if err := WriteText(&b, list, start().Add(90*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	want := `NODE      DEVICE   KIND          CODE   AGE     ENDS           ID       MESSAGE

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Text writes list as a table with the age of each fault.
-func Text(w io.Writer, list []Active, now time.Time) error {
+// WriteText writes list as a table with the age of each fault.
+func WriteText(w io.Writer, list []Active, now time.Time) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(w, "no faults")
 		return err

@@ -84,7 +84,7 @@ func inspect(path string) (object, error) {
 	if err != nil {
 		return object{}, fmt.Errorf("read %q as an ELF file: %w", path, err)
 	}
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // only read
 	o := object{path: path, class: file.Class, machine: file.Machine}
 	for _, p := range file.Progs {
 		if p.Type != elf.PT_INTERP {

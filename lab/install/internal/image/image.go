@@ -167,7 +167,7 @@ func architectureOf(program string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read %q as an ELF file: %w", program, err)
 	}
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // only read
 	switch file.Machine {
 	case elf.EM_X86_64:
 		return "amd64", nil
