@@ -71,7 +71,7 @@ func TestFindKnowsNames(t *testing.T) {
 			t.Errorf("pattern %s matches %s: %v, want %v", pattern, test, got, want)
 		}
 	}
-	if _, err := Find([]string{"training", "trainig"}); err == nil || !strings.Contains(err.Error(), `"trainig"`) {
+	if _, err := Find([]string{"training", "trainings"}); err == nil || !strings.Contains(err.Error(), `"trainings"`) {
 		t.Errorf("Find of a misspelt name = %v, want an error that names it", err)
 	}
 }

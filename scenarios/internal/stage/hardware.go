@@ -67,7 +67,7 @@ func (s *Stage) Mend(ctx context.Context, t *testing.T) timeline.Event {
 	t.Helper()
 	happened := timeline.Event{Time: time.Now(), Component: timeline.User, Kind: timeline.FaultCleared, Text: "lab fault clear"}
 	s.Recorder.Note(happened)
-	if err := s.clearFaults(ctx); err != nil {
+	if _, err := fault.Clear(ctx, s.lab, fault.Filter{ID: s.faultID()}); err != nil {
 		t.Fatal(err)
 	}
 	return happened

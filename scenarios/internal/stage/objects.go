@@ -48,8 +48,8 @@ func (s *Stage) trainerImage(ctx context.Context) (string, error) {
 	return image, nil
 }
 
-// SharedDir is the scenario's folder on the disk that all nodes share.
-func (s *Stage) SharedDir() string { return path.Join(sharedRoot, s.Namespace) }
+// sharedDir is a namespace's folder on the disk that all nodes share.
+func sharedDir(namespace string) string { return path.Join(sharedRoot, namespace) }
 
 // Create creates the objects of a manifest in the scenario's namespace. The
 // trainer's image and the shared volume are filled in.
@@ -87,7 +87,7 @@ func (s *Stage) fillInPod(spec *corev1.PodSpec) {
 	for i := range spec.Volumes {
 		if v := &spec.Volumes[i]; v.Name == sharedVolume {
 			kind := corev1.HostPathDirectoryOrCreate
-			v.VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.SharedDir(), Type: &kind}}
+			v.VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: sharedDir(s.Namespace), Type: &kind}}
 		}
 	}
 }

@@ -190,11 +190,10 @@ func (s *Stage) end(t *testing.T) {
 }
 
 func (s *Stage) tidy(ctx context.Context) error {
-	errs := []error{s.clearFaults(ctx)}
+	errs := []error{s.mendAll(ctx)}
 	if s.Namespace != "" {
-		errs = append(errs, s.removeNamespace(ctx, s.Namespace), s.removeShared(ctx))
+		errs = append(errs, s.removeNamespace(ctx, s.Namespace), s.removeShared(ctx, s.Namespace))
 	}
-	errs = append(errs, s.waitUntainted(ctx))
 	if s.Recorder != nil {
 		recorded, err := s.Recorder.Stop()
 		errs = append(errs, err, s.save(recorded))

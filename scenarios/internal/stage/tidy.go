@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -18,9 +19,11 @@ import (
 	"github.com/dra-lab/dra-lab/lab/fault"
 )
 
-// removeLeftovers removes what a run of this scenario that was killed left.
+// removeLeftovers removes what runs that were killed left: faults of any
+// scenario, because they take GPUs from this one, and this scenario's
+// namespaces.
 func (s *Stage) removeLeftovers(ctx context.Context) error {
-	if err := s.clearFaults(ctx); err != nil {
+	if err := s.mendAll(ctx); err != nil {
 		return err
 	}
 	list, err := s.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: labelScenario + "=" + s.scenario.Name})
@@ -31,20 +34,44 @@ func (s *Stage) removeLeftovers(ctx context.Context) error {
 		if err := s.removeNamespace(ctx, ns.Name); err != nil {
 			return err
 		}
+		if err := s.removeShared(ctx, ns.Name); err != nil {
+			return err
+		}
 	}
-	return s.waitUntainted(ctx)
+	return nil
 }
 
-// faultID is the same for all faults of a scenario: that is how they are found
-// again.
-func (s *Stage) faultID() string { return "scenario-" + s.scenario.Name }
+// faultPrefix begins the IDs of the faults that scenarios inject: that is how
+// they are found again, and told from those of users.
+const faultPrefix = "scenario-"
 
-func (s *Stage) clearFaults(ctx context.Context) error {
+func (s *Stage) faultID() string { return faultPrefix + s.scenario.Name }
+
+// mendAll clears the faults of scenarios and waits until the GPUs that had them
+// are untainted, those apart that a user has broken as well.
+func (s *Stage) mendAll(ctx context.Context) error {
 	if s.lab == nil {
 		return nil
 	}
-	_, err := fault.Clear(ctx, s.lab, fault.Filter{ID: s.faultID()})
-	return err
+	faults, err := fault.List(ctx, s.lab)
+	if err != nil {
+		return err
+	}
+	mended := map[GPU]bool{}
+	for _, f := range faults {
+		g := GPU{Node: f.Node, Name: f.Device}
+		if !strings.HasPrefix(f.ID, faultPrefix) {
+			mended[g] = false
+			continue
+		}
+		if _, known := mended[g]; !known {
+			mended[g] = true
+		}
+		if _, err := fault.Clear(ctx, s.lab, fault.Filter{ID: f.ID}); err != nil {
+			return err
+		}
+	}
+	return s.waitUntainted(ctx, func(g GPU) bool { return mended[g] })
 }
 
 // removeNamespace deletes a namespace and waits until it is gone.
@@ -65,9 +92,9 @@ func (s *Stage) removeNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// removeShared empties what the scenario's Pods left on the volume that all
+// removeShared removes what the Pods of a namespace left on the volume that all
 // nodes share.
-func (s *Stage) removeShared(ctx context.Context) error {
+func (s *Stage) removeShared(ctx context.Context, namespace string) error {
 	if s.lab == nil {
 		return nil
 	}
@@ -75,43 +102,41 @@ func (s *Stage) removeShared(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = node.Exec(ctx, nil, "rm", "-rf", "--", s.SharedDir())
+	_, err = node.Exec(ctx, nil, "rm", "-rf", "--", sharedDir(namespace))
 	return err
 }
 
-// waitUntainted waits until no device of the driver has a taint: the next
-// scenario needs them all.
-func (s *Stage) waitUntainted(ctx context.Context) error {
-	resourceSlices := s.Client.ResourceV1().ResourceSlices()
-	selector := fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorDriver, api.DriverName).String()
-	lw := listWatch(selector, resourceSlices.List, resourceSlices.Watch)
-	tainted := map[string]string{}
-	look := func(slice *resourcev1.ResourceSlice) {
+// waitUntainted waits until none of the chosen GPUs has a taint.
+func (s *Stage) waitUntainted(ctx context.Context, chosen func(GPU) bool) error {
+	tainted := map[string]GPU{}
+	look := func(object any) {
+		slice, ok := object.(*resourcev1.ResourceSlice)
+		if !ok {
+			return
+		}
 		delete(tainted, slice.Name)
 		for _, d := range slice.Spec.Devices {
-			if len(d.Taints) > 0 {
-				tainted[slice.Name] = fmt.Sprintf("%s of %s: %s", d.Name, slice.Spec.Pool.Name, d.Taints[0].Key)
+			if g := (GPU{Node: slice.Spec.Pool.Name, Name: d.Name}); len(d.Taints) > 0 && chosen(g) {
+				tainted[slice.Name] = g
 			}
 		}
 	}
-	_, err := watchtools.UntilWithSync(ctx, lw, &resourcev1.ResourceSlice{}, func(store cache.Store) (bool, error) {
-		for _, object := range store.List() {
-			if slice, ok := object.(*resourcev1.ResourceSlice); ok {
-				look(slice)
+	resourceSlices := s.Client.ResourceV1().ResourceSlices()
+	selector := fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorDriver, api.DriverName).String()
+	_, err := watchtools.UntilWithSync(ctx, listWatch(selector, resourceSlices.List, resourceSlices.Watch), &resourcev1.ResourceSlice{},
+		func(store cache.Store) (bool, error) {
+			for _, object := range store.List() {
+				look(object)
 			}
-		}
-		return len(tainted) == 0, nil
-	}, func(e watch.Event) (bool, error) {
-		slice, ok := e.Object.(*resourcev1.ResourceSlice)
-		switch {
-		case !ok:
-		case e.Type == watch.Deleted:
-			delete(tainted, slice.Name)
-		default:
-			look(slice)
-		}
-		return len(tainted) == 0, nil
-	})
+			return len(tainted) == 0, nil
+		},
+		func(e watch.Event) (bool, error) {
+			// One that is deleted comes back; what it said stands until then.
+			if e.Type != watch.Deleted {
+				look(e.Object)
+			}
+			return len(tainted) == 0, nil
+		})
 	if err != nil {
 		return fmt.Errorf("wait until no GPU is tainted: %w (still tainted: %v)", err, tainted)
 	}

@@ -145,7 +145,7 @@ func PartName(name string) string {
 func FailureOf(r Result) string {
 	var said []string
 	for line := range strings.Lines(r.Output) {
-		if _, message, ok := marked(line); ok {
+		if message, ok := marked(line); ok {
 			said = append(said, message)
 		}
 	}
@@ -155,13 +155,13 @@ func FailureOf(r Result) string {
 	return strings.Join(said, "; ")
 }
 
-// marked reads "    file_test.go:12: message".
-func marked(line string) (place, message string, ok bool) {
-	place, message, ok = strings.Cut(strings.TrimSpace(line), ": ")
+// marked reads the message in "    file_test.go:12: message".
+func marked(line string) (message string, ok bool) {
+	place, message, ok := strings.Cut(strings.TrimSpace(line), ": ")
 	if !ok || strings.ContainsRune(place, ' ') || !strings.Contains(place, ".go:") {
-		return "", "", false
+		return "", false
 	}
-	return place, message, true
+	return message, true
 }
 
 func seconds(r Result) string { return fmt.Sprintf("%.3f", r.Duration.Seconds()) }

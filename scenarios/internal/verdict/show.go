@@ -63,7 +63,7 @@ func endLine(r Result, name func(string) string) string {
 // outputLine leaves out where in the source a message comes from: that is for
 // those who write scenarios, and in the JUnit report.
 func outputLine(line string) string {
-	if _, message, ok := marked(line); ok {
+	if message, ok := marked(line); ok {
 		return message
 	}
 	return strings.TrimRight(line, " ")

@@ -57,7 +57,7 @@ func TestCheckRefusesWhatDiffersFromThePromise(t *testing.T) {
 		"more devices":       {0, func(*Container) {}, "want 0"},
 		"no environment":     {1, func(c *Container) { c.Environ = nil }, "want 1"},
 		"no mount":           {1, func(c *Container) { c.Mounts = nil }, "nothing is mounted"},
-		"mount without GPU":  {1, func(c *Container) { os.RemoveAll(filepath.Join(c.Simulated, "gpu-0")) }, "gpu-0"},
+		"mount without GPU":  {1, func(c *Container) { _ = os.RemoveAll(filepath.Join(c.Simulated, "gpu-0")) }, "gpu-0"},
 		"other CUDA devices": {1, func(c *Container) { c.Environ[1] = api.EnvCUDAVisibleDevices + "=GPU-other" }, "GPU-other"},
 		"unreadable list":    {1, func(c *Container) { c.Environ[0] = api.EnvDevices + "=gpu-0" }, "gpu-0"},
 		"real, no nodes":     {1, func(c *Container) { c.Environ = c.Environ[:2] }, "0 device nodes"},
