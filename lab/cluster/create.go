@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 	kind "sigs.k8s.io/kind/pkg/cluster"
 	"sigs.k8s.io/yaml"
 
@@ -86,6 +87,7 @@ type maker struct {
 	ui        *ui.UI
 	engine    engine
 	found     survey
+	version   string  // of the control plane
 	config    *Config // the plan
 	plan      string  // the same, as YAML
 	additions []Addition
@@ -112,6 +114,12 @@ func newMaker(ctx context.Context, o Options, u *ui.UI) (*maker, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	m.version = o.Image.Kubernetes
+	for _, n := range slices.Backward(m.config.Nodes) {
+		if image, ok := images[n.Image]; ok && n.Role == v1alpha4.ControlPlaneRole {
+			m.version = image.Kubernetes
+		}
 	}
 	data, err := yaml.Marshal(m.config)
 	if err != nil {
@@ -204,7 +212,7 @@ func (m *maker) create(ctx context.Context) (*Cluster, error) {
 	}
 	s := state{
 		Name: m.Name, Phase: phaseCreating, Since: time.Now().UTC().Truncate(time.Second),
-		Version: m.Image.Kubernetes, Plan: m.plan,
+		Version: m.version, Plan: m.plan,
 	}
 	err := m.found.dir.write(s)
 	if err == nil {
@@ -280,7 +288,8 @@ func (m *maker) runKind(ctx context.Context, provider *kind.Provider) error {
 			}
 		}
 		select {
-		case <-done:
+		case err := <-done:
+			m.ui.Debug("kind stopped: %v", err) // at what it stopped is of no interest
 			return cause
 		case <-stop.Done():
 			return fmt.Errorf("%w; kind did not stop within %s", cause, abortTimeout)

@@ -25,9 +25,17 @@ const (
 	// What kind labels node containers with.
 	clusterLabel = "io.x-k8s.kind.cluster"
 	roleLabel    = "io.x-k8s.kind.role"
-	// The network that kind puts all clusters on.
-	kindNetwork = "kind"
+	// The network that kind puts all clusters on, and what overrides it.
+	kindNetwork    = "kind"
+	kindNetworkEnv = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
 )
+
+func networkName() string {
+	if name := os.Getenv(kindNetworkEnv); name != "" {
+		return name
+	}
+	return kindNetwork
+}
 
 // engine is the container engine of this process's environment.
 type engine struct{ *host.Engine }
@@ -215,7 +223,7 @@ func (e engine) start(ctx context.Context, containers []container) error {
 
 // network returns the ID of kind's network, or "" if there is none.
 func (e engine) network(ctx context.Context) (string, error) {
-	out, err := e.output(ctx, "network", "ls", "--filter", "name=^"+kindNetwork+"$", "--format", "{{.ID}}", "--no-trunc")
+	out, err := e.output(ctx, "network", "ls", "--filter", "name=^"+networkName()+"$", "--format", "{{.ID}}", "--no-trunc")
 	if err != nil {
 		return "", err
 	}
@@ -225,7 +233,7 @@ func (e engine) network(ctx context.Context) (string, error) {
 
 // onNetwork reports whether any container, running or not, is on kind's network.
 func (e engine) onNetwork(ctx context.Context) (bool, error) {
-	out, err := e.output(ctx, "ps", "--all", "--filter", "network="+kindNetwork, "--format", "{{.ID}}")
+	out, err := e.output(ctx, "ps", "--all", "--filter", "network="+networkName(), "--format", "{{.ID}}")
 	return len(bytes.TrimSpace(out)) > 0, err
 }
 

@@ -524,6 +524,58 @@ func TestLiveInterrupted(t *testing.T) {
 	}
 }
 
+// kind's network is removed with the last cluster if it came with a cluster of
+// ours, and never if it was there before.
+func TestLiveNetworkGoesWithTheLastCluster(t *testing.T) {
+	l := newLive(t)
+	if l.engine.Kind != "docker" {
+		skip(t, "kind lets its network be chosen with docker only, not %s", l.engine.Kind)
+	}
+	options := l.options("net")
+	options.Config = parse(t, "")
+	network := options.Name
+	t.Setenv("KIND_EXPERIMENTAL_DOCKER_NETWORK", network)
+	l.cleanUp(options.Name)
+	list := func() string { return l.run("network", "ls", "--quiet", "--filter", "name=^"+network+"$") }
+	t.Cleanup(func() { _ = l.engine.Command(context.WithoutCancel(t.Context()), "network", "rm", network).Run() })
+
+	create := func() *cluster.Cluster {
+		c, err := cluster.Create(t.Context(), options, l.ui)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, ui.Detail(err))
+		}
+		return c
+	}
+	// Given that there was none, and something else uses it meanwhile, it stays.
+	c := create()
+	other := l.run("create", "--network="+network, "--label=dra-lab.temporary=true", options.Image.Ref)
+	t.Cleanup(func() {
+		_ = l.engine.Command(context.WithoutCancel(t.Context()), "rm", "--force", "--volumes", other).Run()
+	})
+	if err := c.Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if list() == "" {
+		t.Error("a network in use was removed")
+	}
+	// When nothing uses it any more, it goes with the next cluster.
+	l.run("rm", "--force", "--volumes", other)
+	if err := cluster.Remove(t.Context(), options.Name, l.ui); err != nil {
+		t.Fatal(err)
+	}
+	if list() != "" {
+		t.Error("the network is left")
+	}
+	// Given that it was there before, it stays.
+	l.run("network", "create", network)
+	if err := create().Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if list() == "" {
+		t.Error("somebody else's network was removed")
+	}
+}
+
 // checkGates compares what the API server and a kubelet say about their gates
 // with the table and the plan.
 func checkGates(t *testing.T, client *kubernetes.Clientset, nodes []cluster.Node, version string) {

@@ -58,7 +58,7 @@ func (r *networkRecord) write() error {
 		return err
 	}
 	if err := writeFile(file, data, 0o600); err != nil {
-		return fmt.Errorf("record engine network %q: %w", kindNetwork, err)
+		return fmt.Errorf("record engine network %q: %w", networkName(), err)
 	}
 	return nil
 }

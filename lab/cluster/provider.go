@@ -162,7 +162,7 @@ func (p *Provider) LoadImage(ctx context.Context, image string, _ ...string) err
 	if err != nil {
 		return err
 	}
-	defer os.Remove(archive.Name())
+	defer func() { _ = os.Remove(archive.Name()) }()
 	if err := archive.Close(); err != nil {
 		return err
 	}

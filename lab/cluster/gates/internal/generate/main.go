@@ -33,7 +33,7 @@ func generate(dir, version string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temp)
+	defer func() { _ = os.RemoveAll(temp) }()
 	// Outside of this module, so that its go.mod stays as it is.
 	download := exec.Command("go", append([]string{"mod", "download"}, source.Modules(version)...)...)
 	download.Dir, download.Stderr = temp, os.Stderr
