@@ -23,7 +23,7 @@ func driverReport(r api.Report, namespace string) []Event {
 	case api.StepPrepareStarted:
 		e.Kind, e.Text = PrepareStarted, claim+": prepare asked for by the kubelet"
 	case api.StepPrepareStep:
-		e.Kind, e.Text = PrepareStep, claim+": "+stepWords(r.Detail, prepareWords)+took(r.Duration)
+		e.Kind, e.Text = PrepareStep, claim+": "+r.Detail+took(r.Duration)
 	case api.StepPrepared:
 		e.Kind, e.Text = Prepared, claim+": prepared"+took(r.Duration)
 	case api.StepPrepareFailed:
@@ -31,7 +31,7 @@ func driverReport(r api.Report, namespace string) []Event {
 	case api.StepUnprepareStart:
 		e.Kind, e.Text = UnprepareStarted, claim+": unprepare asked for by the kubelet"
 	case api.StepUnprepareStep:
-		e.Kind, e.Text = UnprepareStep, claim+": "+stepWords(r.Detail, unprepareWords)+took(r.Duration)
+		e.Kind, e.Text = UnprepareStep, claim+": "+r.Detail+took(r.Duration)
 	case api.StepUnprepared:
 		e.Kind, e.Text = Unprepared, claim+": unprepared"+took(r.Duration)
 	case api.StepUnprepareFailed:
@@ -72,51 +72,4 @@ func took(d time.Duration) string {
 		return ""
 	}
 	return fmt.Sprintf(" (%s)", d.Round(100*time.Microsecond))
-}
-
-// stepWords puts a step, "name" or "name: more", into words. A name that has
-// none stays as it is.
-func stepWords(detail string, words func(name, more string) string) string {
-	name, more, _ := strings.Cut(detail, ": ")
-	if text := words(name, more); text != "" {
-		return text
-	}
-	return detail
-}
-
-// prepareWords are the driver's points on the way through prepare.
-func prepareWords(name, more string) string {
-	switch name {
-	case "resolved":
-		return "found " + more
-	case "started":
-		return strings.TrimSuffix("entered in the checkpoint, "+more, ", ")
-	case "bound":
-		return "GPU made ready"
-	case "described":
-		return "CDI spec written"
-	case "completed":
-		return "complete in the checkpoint"
-	}
-	return ""
-}
-
-// unprepareWords are the driver's points on the way through unprepare.
-func unprepareWords(name, more string) string {
-	switch name {
-	case "found":
-		return "looked up in the checkpoint: " + more
-	case "hidden":
-		return "CDI spec removed"
-	case "unbound":
-		return "GPU given back"
-	case "verified":
-		if more != "" {
-			return "left behind: " + more
-		}
-		return "memory of the GPU is back to its baseline"
-	case "forgotten":
-		return "checkpoint entry removed"
-	}
-	return ""
 }

@@ -80,13 +80,22 @@ func (s *Stage) faultTime(ctx context.Context, g GPU) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	seconds, nanoseconds, ok := strings.Cut(strings.TrimSpace(out), ".")
-	s1, err1 := strconv.ParseInt(seconds, 10, 64)
-	n1, err2 := strconv.ParseInt(nanoseconds, 10, 64)
-	if !ok || err1 != nil || err2 != nil {
-		return time.Time{}, fmt.Errorf("read time of %s on node %q: %q", file, g.Node, out)
+	at, err := parseTime(strings.TrimSpace(out))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read time of %s on node %q: %w", file, g.Node, err)
 	}
-	return time.Unix(s1, n1), nil
+	return at, nil
+}
+
+// parseTime reads seconds since 1970 with nine decimals.
+func parseTime(text string) (time.Time, error) {
+	whole, fraction, _ := strings.Cut(text, ".")
+	seconds, err1 := strconv.ParseInt(whole, 10, 64)
+	nanoseconds, err2 := strconv.ParseInt(fraction, 10, 64)
+	if err1 != nil || err2 != nil || len(fraction) != 9 {
+		return time.Time{}, fmt.Errorf("parse time %q: want seconds with nine decimals", text)
+	}
+	return time.Unix(seconds, nanoseconds), nil
 }
 
 // OnNode runs a command on a node and returns its output.

@@ -52,9 +52,6 @@ func Says(words string) Match {
 	return func(e timeline.Event) bool { return strings.Contains(e.Text, words) }
 }
 
-// Not is an event that m is not.
-func Not(m Match) Match { return func(e timeline.Event) bool { return !m(e) } }
-
 // After is an event that was later than first.
 func After(first timeline.Event) Match {
 	return func(e timeline.Event) bool { return e.Time.After(first.Time) }
