@@ -21,7 +21,7 @@ var allowed = []struct {
 	from string
 	to   []string
 }{
-	{from: "scenarios/trainer", to: []string{"scenarios/trainer", "driver/api"}},
+	{from: "scenarios/trainer", to: []string{"scenarios/trainer", "driver/api", "lab/timeline/workload"}},
 	{from: "scenarios", to: []string{"scenarios", "lab", "manifests", "driver/api", "driver/draconn"}},
 	{from: "lab", to: []string{"lab", "manifests", "driver/api", "driver/draconn"}},
 	{from: "driver/api", to: nil},
