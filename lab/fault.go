@@ -49,7 +49,7 @@ func newFaultInject(l *lab) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := fault.New(args[0], params)
 			if err != nil {
-				return err
+				return wrongUsage(cmd, err)
 			}
 			c, err := l.open(cmd.Context(), name)
 			if err != nil {

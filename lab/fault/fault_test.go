@@ -340,8 +340,8 @@ func TestNewChecksKindAndParameters(t *testing.T) {
 	}{
 		{"unknown kind", "xdi", Params{}, `unknown kind of fault "xdi"`, "ecc-double, ecc-single, gpu-lost"},
 		{"code missing", api.FaultXID, Params{}, "needs a code (XID)", "lab fault inject xid --code 79"},
-		{"code out of range", api.FaultXID, Params{Code: 5000}, "code 5000", ""},
-		{"code where none belongs", api.FaultLost, Params{Code: 1}, "takes no code", ""},
+		{"code out of range", api.FaultXID, Params{Code: 5000}, `fault "xid": code 5000, kind xid takes 1 to 999`, ""},
+		{"code where none belongs", api.FaultLost, Params{Code: 1}, `fault "gpu-lost": kind gpu-lost takes no code`, ""},
 		{"negative duration", api.FaultLost, Params{For: -time.Second}, "negative", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -70,7 +70,8 @@ func newFault(kind string, params Params, now time.Time) (api.Fault, error) {
 	if params.For < 0 {
 		return api.Fault{}, fmt.Errorf("fault %s for %s: the duration is negative", kind, params.For)
 	}
-	f := api.Fault{ID: newID(kind), Kind: kind, Code: code, Message: params.Message, Since: now.UTC()}
+	// The kind for its ID, as long as the user may see it in an error.
+	f := api.Fault{ID: kind, Kind: kind, Code: code, Message: params.Message, Since: now.UTC()}
 	if params.For > 0 {
 		until := f.Since.Add(params.For)
 		f.Until = &until
@@ -78,6 +79,7 @@ func newFault(kind string, params Params, now time.Time) (api.Fault, error) {
 	if err := f.Validate(); err != nil {
 		return api.Fault{}, err
 	}
+	f.ID = newID(kind)
 	return f, nil
 }
 
