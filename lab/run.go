@@ -75,6 +75,13 @@ func (l *lab) run(ctx context.Context, o runOptions, names []string) error {
 		if err != nil {
 			return err
 		}
+		// Scenarios break and restart things: two runs on one lab would find each
+		// other's faults.
+		unlock, err := host.Lock(ctx, "run-"+c.Name(), l.ui)
+		if err != nil {
+			return err
+		}
+		defer unlock()
 		env = append(env, "KUBECONFIG="+c.Kubeconfig(), "DRA_LAB_CLUSTER="+c.Name())
 	}
 	args := []string{"-lab.output=" + o.format}

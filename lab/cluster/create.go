@@ -108,9 +108,13 @@ func newMaker(ctx context.Context, o Options, u *ui.UI) (*maker, error) {
 	if err != nil {
 		return nil, err
 	}
+	podSubnet, err := m.podSubnet()
+	if err != nil {
+		return nil, err
+	}
 	m.config, m.additions, err = Plan(PlanInput{
 		Name: o.Name, Config: o.Config, Image: o.Image, Images: images,
-		Restrictions: o.Restrictions, Dir: string(m.found.dir),
+		Restrictions: o.Restrictions, Dir: string(m.found.dir), PodSubnet: podSubnet,
 	})
 	if err != nil {
 		return nil, err

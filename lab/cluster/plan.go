@@ -41,6 +41,9 @@ type PlanInput struct {
 	// Dir is the cluster's state directory, absolute: what the plan mounts into
 	// the nodes lies there.
 	Dir string
+	// PodSubnet is for a cluster whose Pod network Plan makes and whose config
+	// names no range; "" is kind's default.
+	PodSubnet string
 }
 
 // An Addition is something that the plan has and the user's config has not.

@@ -49,6 +49,9 @@ func (p *plan) addNetwork() error {
 			"use ipFamily: ipv4, or a node image with a default CNI, such as kindest/node")
 	}
 	p.config.Networking.DisableDefaultCNI = true
+	if p.in.PodSubnet != "" && (p.in.Config == nil || p.in.Config.Networking.PodSubnet == "") {
+		p.config.Networking.PodSubnet = p.in.PodSubnet
+	}
 	p.config.ContainerdConfigPatches = append(p.config.ContainerdConfigPatches,
 		containerdPatch("cni", `conf_template = "/run/dra-lab/cni.conflist"`)...)
 	script := strings.ReplaceAll(networkScript, "@POD_SUBNET@", p.config.Networking.PodSubnet)
