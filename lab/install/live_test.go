@@ -237,7 +237,9 @@ func runPod(t *testing.T, client *kubernetes.Clientset, name, template, image st
 		t.Fatal(err)
 	}
 	defer events.Stop()
-	grace := int64(0)
+	// Not 0: that would forget the Pod before its node has unprepared the claim,
+	// and the driver refuses the next claim for a GPU that is still held.
+	grace := int64(1)
 	start := time.Now()
 	_, err = pods.Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
