@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -74,7 +75,8 @@ func TestScripts(t *testing.T) {
 type machine struct {
 	engine *host.Engine // nil: none that serves
 	image  string       // a node image that it has; "": none
-	built  bool         // bin has the driver and the trainer
+	bin    string       // the directory of the lab that scripts run
+	built  bool         // it has the real driver and trainer
 	why    string       // why not live
 }
 
@@ -101,20 +103,20 @@ func findMachine(t *testing.T) machine {
 	default:
 		t.Logf("NOT TESTED on a real engine: %s", m.why)
 	}
-	m.built = provideArtifacts(t)
+	m.bin, m.built = provideArtifacts(t)
 	return m
 }
 
 // provideArtifacts puts the driver and the trainer beside the lab that scripts
 // run, and reports whether they are real: lab up looks for them first, and most
 // scripts end before it uses them.
-func provideArtifacts(t *testing.T) (built bool) {
+func provideArtifacts(t *testing.T) (dir string, built bool) {
 	t.Helper()
 	self, err := exec.LookPath("lab")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Dir(self)
+	dir = filepath.Dir(self)
 	// It is below a directory that is only ours; scripts run it as nobody, too.
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // see above
@@ -134,7 +136,7 @@ func provideArtifacts(t *testing.T) (built bool) {
 			t.Fatal(err)
 		}
 	}
-	return built
+	return dir, built
 }
 
 // setup gives a script a home and a lab of its own. It has no engine unless it
@@ -162,6 +164,8 @@ func (m machine) setup(env *testscript.Env) error {
 	env.Setenv("MODULES", proxy.URL)
 	env.Setenv("SILENT", "tcp://"+silent.Addr().String())
 	env.Setenv("IMAGE", m.image)
+	env.Setenv("BIN", m.bin)
+	env.Setenv("FULLPATH", env.Getenv("PATH"))
 	if m.engine != nil {
 		env.Setenv("ENGINE", m.engine.Host)
 		env.Defer(func() { m.removeContainers(name) })
@@ -406,8 +410,8 @@ func interrupt() {
 	var plan []planned
 	for _, arg := range os.Args[1:split] {
 		name, text, _ := strings.Cut(arg, ":")
-		signal := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[name]
-		plan = append(plan, planned{signal, regexp.MustCompile(text)})
+		number := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[name]
+		plan = append(plan, planned{number, regexp.MustCompile(text)})
 	}
 	cmd := exec.Command(os.Args[split+1], os.Args[split+2:]...)
 	cmd.Stdout = os.Stdout
@@ -420,6 +424,14 @@ func interrupt() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(98)
 	}
+	// What is sent to this program is for that one.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for range signals {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+		}
+	}()
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {

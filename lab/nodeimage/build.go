@@ -20,6 +20,9 @@ func Build(ctx context.Context, eng Engine, o Options, u *ui.UI) (Image, error) 
 		return Image{}, err
 	}
 	m := maker{Options: o, eng: eng, ui: u}
+	if err := m.checkKubelet(ctx); err != nil {
+		return Image{}, err
+	}
 	base, err := m.withoutKubelet().buildNode(ctx)
 	if err != nil || m.Kubelet == "" {
 		return base, err
@@ -106,6 +109,27 @@ func (m maker) buildMixed(ctx context.Context, base Image) (Image, error) {
 		return Image{}, unfinished(ctx, err)
 	}
 	return m.verified(ctx, ref, base.Kubernetes, m.Kubelet)
+}
+
+// checkKubelet asks whether the other kubelet can be had, before the node that it
+// is for takes its time.
+func (m maker) checkKubelet(ctx context.Context) error {
+	if m.Kubelet == "" {
+		return nil
+	}
+	// One that is there, of whatever recipe, shows that it can.
+	if _, ok, err := lookUp(ctx, m.eng, builtRef(m.version(), m.Kubelet)); err != nil || ok {
+		return err
+	}
+	b, done, err := m.builder(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if b.store.has(kubernetesProgram("kubelet", m.Kubelet, "kubelet").step(b.tools)) {
+		return nil
+	}
+	return b.tools.checkKubernetes(ctx, m.Kubelet)
 }
 
 // verified inspects an image that was just made: it must be what it was made

@@ -104,6 +104,9 @@ var errBuildInstead = errors.New("no registry has it")
 
 func (m maker) ensure(ctx context.Context) (Image, error) {
 	if m.Kubelet != "" {
+		if err := m.checkKubelet(ctx); err != nil {
+			return Image{}, err
+		}
 		// On whatever image there is for the control plane's version.
 		base, err := m.withoutKubelet().ensure(ctx)
 		if err != nil {

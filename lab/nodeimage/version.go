@@ -66,7 +66,7 @@ func noNetwork(what string, cause error) error {
 	err := ui.WithDetail(fmt.Errorf("get %s: %w: %s", what, ErrNoNetwork, lastLine(cause.Error())),
 		"output", ui.Detail(cause))
 	return ui.WithHint(err, "building a node image needs a Go module proxy (GOPROXY) and a Debian mirror; "+
-		"set HTTPS_PROXY if there is a proxy, or bring an image along with \"lab up --bundle\"")
+		"set HTTPS_PROXY if there is a proxy, or load an image that another machine built (docker save, docker load)")
 }
 
 func containsAny(text string, parts ...string) bool {
