@@ -111,7 +111,7 @@ func run(m *testing.M, chosen []catalog.Scenario, output, junit string) (status 
 		return status, errors.Join(err, writeJSON(stdout, summarize(all.results)))
 	}
 	counts := verdict.Counts(all.results)
-	_, printed := fmt.Fprintf(stdout, "%d scenarios passed, %d failed, %d skipped\n",
+	_, printed := fmt.Fprintf(stdout, "scenarios: %d passed, %d failed, %d skipped\n",
 		counts[verdict.Passed], counts[verdict.Failed]+counts[verdict.Unfinished], counts[verdict.Skipped])
 	return status, errors.Join(err, printed)
 }

@@ -2,6 +2,8 @@
 # Builds the lab's four programs into bin/. The driver needs cgo (go-nvml loads the NVIDIA
 # library at run time); the others are static. Its symbols are bound lazily: a library older
 # than go-nvml's headers lacks some, and binding at start would end the process.
+# grpcnotrace leaves out gRPC's debug pages: with them the linker must keep every exported
+# method, and the driver needs 11 MB more memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +16,7 @@ for tool in go gcc; do
 done
 
 mkdir -p bin
-flags=(-trimpath -buildvcs=false -ldflags=-s\ -w)
+flags=(-trimpath -buildvcs=false -tags=grpcnotrace -ldflags=-s\ -w)
 CGO_ENABLED=0 go build "${flags[@]}" -o bin/lab ./lab
 CGO_ENABLED=0 go build "${flags[@]}" -o bin/trainer ./scenarios/trainer
 CGO_ENABLED=1 CGO_LDFLAGS_ALLOW='-Wl,-z,lazy' CGO_LDFLAGS='-Wl,-z,lazy' \

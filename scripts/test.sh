@@ -16,15 +16,28 @@ esac
 finish() {
   status=$?
   trap - EXIT
+  echo "scripts/test.sh: status $status, removing cluster $cluster" >&2
   if [ "$status" -ne 0 ]; then
     bin/lab collect --name "$cluster" diagnostics || true
   fi
   bin/lab down --name "$cluster" --keep-engine || status=1
+  tail -n 1 "$summary" # the count, as the last line
+  rm -f "$summary"
   exit "$status"
 }
+
+summary=$(mktemp)
 
 # The engine and the node image first: unit tests of the packages that work on them need both.
 trap finish EXIT
 bin/lab up --name "$cluster"
-DRA_LAB_TEST_CLUSTER=$cluster go test -race "${unit[@]}" ./...
-bin/lab run --name "$cluster" --junit diagnostics/junit.xml "${run[@]}"
+go test -race "${unit[@]}" ./...
+if [ "$size" = all ]; then
+  # Tests of packages that work on a running lab.
+  (
+    eval "$(bin/lab env --name "$cluster")"
+    DRA_LAB_CLUSTER=$cluster go test -race ./lab/install/... ./lab/fault/...
+  )
+fi
+mkdir -p diagnostics
+bin/lab run --name "$cluster" --junit diagnostics/junit.xml "${run[@]}" | tee "$summary"
