@@ -54,19 +54,22 @@ func main() {
 
 func run(args []string, in io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet("manager", flag.ContinueOnError)
-	health := flags.Bool("health", false, "feature gate ResourceHealthStatus")
+	health := flags.Bool("health", false, "watch health")
 	idle := flags.Duration("idle", 0, "time without a call after which gRPC disconnects; 0 is gRPC's default")
 	klog.InitFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if err := utilfeature.DefaultMutableFeatureGate.Set(fmt.Sprintf("ResourceHealthStatus=%v", *health)); err != nil {
-		return fmt.Errorf("set feature gate: %w", err)
+	if *health {
+		// Off by default before 1.36.
+		if err := utilfeature.DefaultMutableFeatureGate.Set("ResourceHealthStatus=true"); err != nil {
+			return fmt.Errorf("set feature gate: %w", err)
+		}
 	}
 	if *idle > 0 {
 		disconnectWhenIdle(*idle)
 	}
-	m := newManager()
+	m := newManager(*health)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		var r request

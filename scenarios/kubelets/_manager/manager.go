@@ -23,12 +23,14 @@ type manager struct {
 }
 
 // newManager makes a manager that wipes no ResourceSlices: there are none.
-func newManager() *manager {
-	h := &handler{}
-	return &manager{
-		plugins: plugin.NewDRAPluginManager(context.Background(), nil, nil, h, 0),
-		handler: h,
+func newManager(health bool) *manager {
+	m := &manager{handler: &handler{}}
+	var streams plugin.StreamHandler
+	if health {
+		streams = m.handler
 	}
+	m.plugins = plugin.NewDRAPluginManager(context.Background(), nil, nil, streams, 0)
+	return m
 }
 
 func (m *manager) do(r request) answer {
