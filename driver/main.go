@@ -170,6 +170,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, driver.Close()) }()
 	if f.http != "" {
 		stop, err := listenHTTP(ctx, f.http, driver.Handler())
 		if err != nil {

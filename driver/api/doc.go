@@ -71,8 +71,10 @@ const (
 	// SocketName is the name of the DRA socket in PluginDir when the driver
 	// runs without rolling updates (flag -pod-uid empty).
 	SocketName = "dra.sock"
-	// CheckpointName is the name of the checkpoint in PluginDir.
-	CheckpointName = "checkpoint.json"
+	// CheckpointName begins the names of the two files of the checkpoint in
+	// PluginDir, checkpoint-a.json and checkpoint-b.json; the one with the
+	// higher sequence counts.
+	CheckpointName = "checkpoint"
 	// CDIDir is where the CDI specs of prepared claims lie.
 	CDIDir = "/var/run/cdi"
 	// HardwareDir has the state of simulated hardware. It lives outside the

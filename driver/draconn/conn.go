@@ -103,7 +103,7 @@ func Open(ctx context.Context, endpoint string, opts ...Option) (*Conn, error) {
 	c.cc = cc
 	c.clients = newClients(cc, o.services, o.haveService)
 	c.stopped, c.stop = context.WithCancel(context.WithoutCancel(ctx))
-	go c.own()
+	go c.own() //nolint:contextcheck // the connection outlives the call that opened it
 	return c, nil
 }
 

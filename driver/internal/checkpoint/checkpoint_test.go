@@ -17,7 +17,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/statefile"
 )
 
-func path(t *testing.T) string { return filepath.Join(t.TempDir(), "checkpoint.json") }
+func path(t *testing.T) string { return filepath.Join(t.TempDir(), "checkpoint") }
 
 func open(t *testing.T, path, boot string) *checkpoint.Store {
 	t.Helper()
@@ -25,6 +25,11 @@ func open(t *testing.T, path, boot string) *checkpoint.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
 }
 
@@ -169,12 +174,10 @@ func TestRepeatingChangesNothing(t *testing.T) {
 func TestDamagedCheckpointIsRefused(t *testing.T) {
 	p := path(t)
 	start(t, open(t, p, "boot-1"), entry("a", "gpu-0"), true)
-	data, err := os.ReadFile(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(p, data[:len(data)/2], 0o600); err != nil {
-		t.Fatal(err)
+	for _, file := range []string{p + "-a.json", p + "-b.json"} {
+		if err := os.WriteFile(file, []byte(`{"v1":`), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := checkpoint.Open(t.Context(), p, "boot-1", time.Now); !errors.Is(err, statefile.ErrCorrupt) {
 		t.Errorf("got %v, want ErrCorrupt", err)
@@ -271,13 +274,16 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := path(t)
-		if err := os.WriteFile(p, data, 0o600); err != nil {
+		if err := os.WriteFile(p+"-a.json", data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := checkpoint.Open(t.Context(), p, "boot-1", time.Now); err == nil {
-			if _, err := s.List(t.Context()); err != nil {
-				t.Error(err)
-			}
+		s, err := checkpoint.Open(t.Context(), p, "boot-1", time.Now)
+		if err != nil {
+			return
+		}
+		defer s.Close()
+		if _, err := s.List(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }
@@ -285,7 +291,7 @@ func FuzzOpen(f *testing.F) {
 func BenchmarkStartCompleteRemove(b *testing.B) {
 	for _, held := range []int{0, 500} {
 		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
-			s, err := checkpoint.Open(b.Context(), filepath.Join(b.TempDir(), "c.json"), "boot-1", time.Now)
+			s, err := checkpoint.Open(b.Context(), filepath.Join(b.TempDir(), "c"), "boot-1", time.Now)
 			if err != nil {
 				b.Fatal(err)
 			}

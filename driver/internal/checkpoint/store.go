@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -26,13 +23,13 @@ type document struct {
 // processes may have the same one open: two drivers do while one replaces the
 // other.
 //
-// Calls that come while another is being written are written together. After
-// each the file on disk is whole, whatever dies. What the kubelet is told to be
-// done, a complete claim and one that is forgotten, survives the machine as
-// well. The start of a claim only has to survive the driver: a machine that
-// dies takes with it whatever the driver had done after that.
+// Calls that come while another is being written are written together. What
+// the kubelet is told to be done, a complete claim and one that is forgotten,
+// survives the death of the machine. The start of a claim only has to survive
+// the driver: a machine that dies takes with it whatever the driver had done
+// after that.
 type Store struct {
-	path   string
+	base   string
 	bootID string
 	now    func() time.Time
 
@@ -40,11 +37,11 @@ type Store struct {
 	pending []*change
 	leading bool
 
-	// state is what the file with the identity read contained. Only the
+	// state is what files contain, nil when that is not known. Only the
 	// leader touches both, and only under the lock between processes.
+	files *statefile.Pair
 	state State
-	read  identity
-	// writes counts how often the file was replaced.
+	// writes counts the documents written.
 	writes int
 }
 
@@ -54,27 +51,33 @@ type change struct {
 	done    chan error
 }
 
-// identity tells whether a file is still the one that was read.
-type identity struct {
-	info fs.FileInfo
-}
-
-func (i identity) same(now fs.FileInfo) bool {
-	if i.info == nil || now == nil {
-		return i.info == nil && now == nil
-	}
-	return os.SameFile(i.info, now) && i.info.Size() == now.Size() && i.info.ModTime().Equal(now.ModTime())
-}
-
-// Open reads the checkpoint at path, or begins an empty one. The directory
-// must exist. A file that was damaged is an error, never an empty checkpoint:
-// forgetting who holds which device is the one thing a checkpoint must not do.
-func Open(ctx context.Context, path, bootID string, now func() time.Time) (*Store, error) {
-	s := &Store{path: path, bootID: bootID, now: now}
-	if err := s.change(ctx, statefile.Whole, func(State) error { return errUnchanged }); err != nil {
+// Open reads the checkpoint in the files base-a.json and base-b.json, or begins
+// an empty one. The directory must exist. A checkpoint that was damaged is an
+// error, never an empty one: forgetting who holds which device is the one thing
+// a checkpoint must not do. The caller has to Close it.
+func Open(ctx context.Context, base, bootID string, now func() time.Time) (*Store, error) {
+	s := &Store{base: base, bootID: bootID, now: now}
+	// Two drivers that start together must not both make the files.
+	lock, err := s.lock(ctx)
+	if err != nil {
 		return nil, err
 	}
+	s.files, err = statefile.OpenPair(base)
+	if err := errors.Join(err, lock.Release()); err != nil {
+		return nil, fmt.Errorf("open checkpoint: %w", err)
+	}
+	if err := s.change(ctx, statefile.Kept, func(State) error { return errUnchanged }); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
+}
+
+// Close gives up the files. Nothing may be called after it.
+func (s *Store) Close() error { return s.files.Close() }
+
+// lock keeps other drivers out.
+func (s *Store) lock(ctx context.Context) (*statefile.Lock, error) {
+	return statefile.Acquire(ctx, s.base+".lock")
 }
 
 // Start records that the preparation of want begins, and gives the entry as
@@ -83,7 +86,7 @@ func Open(ctx context.Context, path, bootID string, now func() time.Time) (*Stor
 // the devices. Phase, BootID and Since of want are ignored.
 func (s *Store) Start(ctx context.Context, want Entry) (Entry, error) {
 	var recorded Entry
-	err := s.change(ctx, statefile.Whole, func(state State) error {
+	err := s.change(ctx, statefile.Kept, func(state State) error {
 		want.BootID, want.Since = s.bootID, s.now().UTC()
 		want.Devices = slices.Clone(want.Devices)
 		var err error
@@ -123,7 +126,7 @@ func (s *Store) Remove(ctx context.Context, uid string) error {
 
 // Get gives the entry of a claim, as of now on disk.
 func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err error) {
-	err = s.change(ctx, statefile.Whole, func(state State) error {
+	err = s.change(ctx, statefile.Kept, func(state State) error {
 		e, ok = state[uid]
 		return errUnchanged
 	})
@@ -132,7 +135,7 @@ func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err erro
 
 // List gives all entries by UID, as of now on disk.
 func (s *Store) List(ctx context.Context) (entries []Entry, err error) {
-	err = s.change(ctx, statefile.Whole, func(state State) error {
+	err = s.change(ctx, statefile.Kept, func(state State) error {
 		entries = sorted(state)
 		return errUnchanged
 	})
@@ -197,7 +200,7 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 		}
 	}()
 
-	lock, err := statefile.Acquire(ctx, s.path+".lock")
+	lock, err := s.lock(ctx)
 	if err != nil {
 		fail(err)
 		return
@@ -212,7 +215,7 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 		return
 	}
 	next := maps.Clone(s.state)
-	changed, promise := false, statefile.Whole
+	changed, promise := false, statefile.Kept
 	for i, c := range batch {
 		switch err := c.apply(next); {
 		case err == nil:
@@ -233,60 +236,48 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 // under the lock and nothing else, so this is generous.
 const lockTimeout = 10 * time.Second
 
-// reload reads the file if it is not the one that the state came from.
+// reload reads the files if another driver has written them.
 func (s *Store) reload() error {
-	info, err := os.Stat(s.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read checkpoint: %w", err)
-	}
-	if err != nil {
-		info = nil
-	}
-	if s.state != nil && s.read.same(info) {
-		return nil
-	}
-	state := State{}
-	if info != nil {
-		var doc document
-		if err := statefile.Read(s.path, version, &doc); err != nil {
+	if s.state != nil {
+		changed, err := s.files.Changed()
+		if err != nil {
 			return fmt.Errorf("read checkpoint: %w", err)
 		}
-		for _, e := range doc.Claims {
-			state[e.UID] = e
+		if !changed {
+			return nil
 		}
 	}
-	s.state, s.read = state, identity{info}
+	s.state = nil
+	var doc document
+	if _, err := s.files.Load(version, &doc); err != nil {
+		return fmt.Errorf("read checkpoint: %w", err)
+	}
+	s.state = make(State, len(doc.Claims))
+	for _, e := range doc.Claims {
+		s.state[e.UID] = e
+	}
 	return nil
 }
 
 func (s *Store) write(next State, promise statefile.Promise) error {
-	// Whatever goes wrong from here on, the file may be the old or the new
-	// one: read it again next time.
-	s.read = identity{}
+	// If this goes wrong, what is on the disk is not known: read it next time.
 	s.state = nil
-	if err := statefile.Write(s.path, version, document{Claims: sorted(next)}, promise); err != nil {
+	if err := s.files.Store(version, document{Claims: sorted(next)}, promise); err != nil {
 		return fmt.Errorf("write checkpoint: %w", err)
 	}
+	s.state = next
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.writes++
-	s.mu.Unlock()
-	info, err := os.Stat(s.path)
-	if err != nil {
-		return fmt.Errorf("write checkpoint: %w", err)
-	}
-	s.state, s.read = next, identity{info}
 	return nil
 }
 
-// Writes says how often the file was replaced by this store.
+// Writes says how many documents this store has written.
 func (s *Store) Writes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.writes
 }
-
-// Dir is the directory of the checkpoint.
-func (s *Store) Dir() string { return filepath.Dir(s.path) }
 
 func sorted(state State) []Entry {
 	entries := make([]Entry, 0, len(state))

@@ -4,12 +4,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 )
 
@@ -123,9 +127,13 @@ func TestKilledAtEveryPoint(t *testing.T) {
 			}
 			same(t, "specs", []string{}, m.specs(t))
 			same(t, "reservations", []string{}, m.reservations(t))
-			data, err := os.ReadFile(m.pluginDir() + "/checkpoint.json")
-			if err != nil || !strings.Contains(string(data), `"claims":[]`) {
-				t.Errorf("checkpoint is %s, %v", data, err)
+			store, err := checkpoint.Open(t.Context(), filepath.Join(m.pluginDir(), api.CheckpointName), "boot-1", time.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			if left, err := store.List(t.Context()); err != nil || len(left) > 0 {
+				t.Errorf("checkpoint has %v, %v", left, err)
 			}
 		})
 	}

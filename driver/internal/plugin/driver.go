@@ -55,9 +55,9 @@ type Driver struct {
 }
 
 // Open reads the checkpoint and prepares everything that needs no kubelet. It
-// starts nothing.
-func Open(ctx context.Context, cfg Config) (*Driver, error) {
-	cfg, err := cfg.withDefaults()
+// starts nothing. The caller has to Close the driver.
+func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
+	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
@@ -68,6 +68,11 @@ func Open(ctx context.Context, cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, store.Close())
+		}
+	}()
 	d := &Driver{
 		cfg: cfg,
 		inventory: claim.Inventory{
@@ -115,6 +120,9 @@ func Open(ctx context.Context, cfg Config) (*Driver, error) {
 // firstLook bounds the wait for GPUs that hang when the driver starts: they are
 // published as unknown then.
 const firstLook = 2 * time.Second
+
+// Close gives up what Open has taken. Run must have returned.
+func (d *Driver) Close() error { return d.store.Close() }
 
 // Run serves until ctx ends, and returns nil then, or until something goes
 // wrong that only a new process can mend, and returns that.

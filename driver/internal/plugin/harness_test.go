@@ -174,7 +174,7 @@ func (m *machine) start(t testing.TB, change func(*plugin.Config)) *running {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		r.done <- r.Run(ctx)
+		r.done <- errors.Join(r.Run(ctx), r.Close())
 		reporter.Close()
 		if err := gpus.Close(); err != nil {
 			t.Error(err)

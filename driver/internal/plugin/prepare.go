@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,8 +27,12 @@ import (
 // changes to the checkpoint are written together.
 const parallelClaims = 8
 
-// locksDir is where claims have their locks, in PluginDir.
-const locksDir = "locks"
+// locksDir is where claims have their locks, in PluginDir; locks is how many
+// there are.
+const (
+	locksDir = "locks"
+	locks    = 64
+)
 
 // work is what is being done for one claim, step by step.
 type work struct {
@@ -80,8 +85,13 @@ func (w *work) finish(done, failed string, err error) {
 }
 
 // lock keeps everybody else, in this process and in others, away from a claim.
+// Claims share a fixed number of locks: a file for each claim would have to be
+// made and removed, which takes longer than waiting for another claim now and
+// then.
 func (d *Driver) lock(ctx context.Context, uid types.UID) (*statefile.Lock, error) {
-	return statefile.Acquire(ctx, filepath.Join(d.cfg.PluginDir, locksDir, string(uid)+".lock"))
+	h := fnv.New32a()
+	h.Write([]byte(uid))
+	return statefile.Acquire(ctx, filepath.Join(d.cfg.PluginDir, locksDir, fmt.Sprintf("%02d.lock", h.Sum32()%locks)))
 }
 
 // PrepareResourceClaims readies the devices of claims that a Pod needs. Each
@@ -128,7 +138,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, lock.ReleaseAndRemove()) }()
+	defer func() { err = errors.Join(err, lock.Release()) }()
 
 	want, err := d.look(c, assigned)
 	if err != nil {

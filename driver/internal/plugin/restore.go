@@ -50,7 +50,7 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lock.ReleaseAndRemove()) }()
+	defer func() { err = errors.Join(err, lock.Release()) }()
 	entry, ok, err := d.store.Get(ctx, uid)
 	if err != nil || !ok || entry.Phase != checkpoint.Completed {
 		return err
@@ -121,7 +121,7 @@ func (d *Driver) sweepClaim(ctx context.Context, uid string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lock.ReleaseAndRemove()) }()
+	defer func() { err = errors.Join(err, lock.Release()) }()
 	if _, ok, err := d.store.Get(ctx, uid); err != nil || ok {
 		return err
 	}
@@ -207,7 +207,7 @@ func (d *Driver) readLatched() (map[string][]health.Problem, error) {
 
 func (d *Driver) saveLatched(latched map[string][]health.Problem) {
 	doc := latchedDocument{BootID: d.cfg.BootID, Latched: latched}
-	if err := statefile.Write(filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, doc, statefile.Durable); err != nil {
+	if err := statefile.Write(filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, doc); err != nil {
 		d.background(context.Background(), "health", err)
 	}
 }

@@ -66,7 +66,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lock.ReleaseAndRemove()) }()
+	defer func() { err = errors.Join(err, lock.Release()) }()
 
 	entry, known, err := d.store.Get(ctx, string(uid))
 	if err != nil {

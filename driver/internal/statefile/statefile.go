@@ -1,6 +1,7 @@
-// Package statefile keeps one JSON document on disk so that a reader finds
-// either the old or the new one, whole, whatever died in between: the process
-// or the machine.
+// Package statefile keeps JSON documents on disk so that a reader finds either
+// the old or the new one, whole, whatever died in between: the process or the
+// machine. There are two ways: [Write] replaces a file, which suits what seldom
+// changes; [Pair] is for what changes while somebody waits.
 //
 // A file holds the document once per format version, each with a checksum, so
 // that a newer driver can leave behind what an older one understands:
@@ -26,39 +27,82 @@ var ErrCorrupt = errors.New("corrupt")
 // ErrVersion marks a file that has no document in the wanted version.
 var ErrVersion = errors.New("no document in this version")
 
-// maxBytes bounds what Read accepts.
+// maxBytes bounds what is read.
 const maxBytes = 64 << 20
 
+// document is one version of a document in a file.
 type document struct {
-	Checksum string          `json:"checksum"`
+	Checksum string `json:"checksum"`
+	// Sequence and Durable are used by Pair.
+	Sequence uint64          `json:"sequence,omitempty"`
+	Durable  bool            `json:"durable,omitempty"`
 	Data     json.RawMessage `json:"data"`
 }
 
-// Promise is what holds when a write has returned without an error. Each costs
-// a round trip to the disk more than the one before.
-type Promise int
+// sum is the checksum of everything else in the document. Spaces do not count,
+// so that a file which a person has reformatted to read it is still good.
+func (d document) sum() (string, error) {
+	var compact bytes.Buffer
+	fmt.Fprintf(&compact, "%d %t ", d.Sequence, d.Durable)
+	if err := json.Compact(&compact, d.Data); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(compact.Bytes())
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
 
-const (
-	// Whole means that the file is the old or the new one, whole, whatever
-	// dies. The new one survives the death of the process; which one survives
-	// that of the machine is open.
-	Whole Promise = iota
-	// Durable means that the new one survives the death of the machine too.
-	Durable
-)
-
-// Write replaces the file at path by doc as the given version. The directory
-// must exist. Writers of the same path must exclude each other.
-func Write(path, version string, doc any, promise Promise) error {
+// encode makes the content of a file with one version.
+func encode(version string, doc any, sequence uint64, durable bool) ([]byte, error) {
 	data, err := json.Marshal(doc)
 	if err != nil {
-		return fmt.Errorf("encode %q: %w", path, err)
+		return nil, err
 	}
-	content, err := json.Marshal(map[string]document{version: {Checksum: checksum(data), Data: data}})
+	d := document{Sequence: sequence, Durable: durable, Data: data}
+	if d.Checksum, err = d.sum(); err != nil {
+		return nil, err
+	}
+	content, err := json.Marshal(map[string]document{version: d})
 	if err != nil {
-		return fmt.Errorf("encode %q: %w", path, err)
+		return nil, err
 	}
-	return replace(path, append(content, '\n'), promise)
+	return append(content, '\n'), nil
+}
+
+// decode finds a version in the content of a file.
+func decode(content []byte, version string) (document, error) {
+	if len(content) > maxBytes {
+		return document{}, fmt.Errorf("%w: more than %d bytes", ErrCorrupt, maxBytes)
+	}
+	var versions map[string]document
+	if err := json.Unmarshal(content, &versions); err != nil {
+		return document{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	d, ok := versions[version]
+	if !ok {
+		return document{}, fmt.Errorf("%w: %q", ErrVersion, version)
+	}
+	got, err := d.sum()
+	if err != nil {
+		return document{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if got != d.Checksum {
+		return document{}, fmt.Errorf("%w: checksum is %s, content has %s", ErrCorrupt, d.Checksum, got)
+	}
+	return d, nil
+}
+
+// Write replaces the file at path by doc as the given version. When it returns
+// nil the new document survives the death of the machine. The directory must
+// exist. Writers of the same path must exclude each other.
+func Write(path, version string, doc any) error {
+	content, err := encode(version, doc, 0, true)
+	if err == nil {
+		err = replace(path, content)
+	}
+	if err != nil {
+		return fmt.Errorf("write %q: %w", path, err)
+	}
+	return nil
 }
 
 // Read decodes the document of the given version from the file at path. A
@@ -81,45 +125,24 @@ func Read(path, version string, into any) error {
 
 // Decode is Read for content that is in memory already.
 func Decode(content []byte, version string, into any) error {
-	if len(content) > maxBytes {
-		return fmt.Errorf("%w: more than %d bytes", ErrCorrupt, maxBytes)
+	d, err := decode(content, version)
+	if err != nil {
+		return err
 	}
-	var versions map[string]document
-	if err := json.Unmarshal(content, &versions); err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	doc, ok := versions[version]
-	if !ok {
-		return fmt.Errorf("%w: %q", ErrVersion, version)
-	}
-	// Spaces do not count, so that a file which a person has reformatted to
-	// read it is still good.
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, doc.Data); err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if got := checksum(compact.Bytes()); got != doc.Checksum {
-		return fmt.Errorf("%w: checksum is %s, content has %s", ErrCorrupt, doc.Checksum, got)
-	}
-	if err := json.Unmarshal(doc.Data, into); err != nil {
+	if err := json.Unmarshal(d.Data, into); err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return nil
 }
 
-func checksum(data []byte) string {
-	sum := sha256.Sum256(data)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
 // replace writes content to path by way of a temporary file beside it. The
 // content is on the disk before the file gets its name, so no name is ever that
 // of half a file.
-func replace(path string, content []byte, promise Promise) error {
+func replace(path string, content []byte) error {
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("write %q: %w", path, err)
+		return err
 	}
 	_, err = f.Write(content)
 	if err == nil {
@@ -130,15 +153,9 @@ func replace(path string, content []byte, promise Promise) error {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
-		return fmt.Errorf("write %q: %w", path, errors.Join(err, os.Remove(tmp)))
+		return errors.Join(err, os.Remove(tmp))
 	}
-	if promise == Whole {
-		return nil
-	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("write %q: %w", path, err)
-	}
-	return nil
+	return syncDir(filepath.Dir(path))
 }
 
 func syncDir(dir string) error {

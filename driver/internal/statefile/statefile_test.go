@@ -18,7 +18,7 @@ type document struct{ Text string }
 func TestWhatWasWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	for _, want := range []string{"first", "second <&> é"} {
-		if err := statefile.Write(path, "v1", document{want}, statefile.Durable); err != nil {
+		if err := statefile.Write(path, "v1", document{want}); err != nil {
 			t.Fatal(err)
 		}
 		var got document
@@ -59,7 +59,7 @@ func TestDamageIsNoticed(t *testing.T) {
 
 func TestReformattedFileIsStillGood(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
-	if err := statefile.Write(path, "v1", document{"text"}, statefile.Whole); err != nil {
+	if err := statefile.Write(path, "v1", document{"text"}); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
@@ -75,7 +75,7 @@ func TestReformattedFileIsStillGood(t *testing.T) {
 
 func TestLockHasOneHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	// Given many that want the lock, and remove its file when they let go,
+	// Given many that want the lock,
 	var inside, most int
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -94,7 +94,7 @@ func TestLockHasOneHolder(t *testing.T) {
 				mu.Lock()
 				inside--
 				mu.Unlock()
-				if err := l.ReleaseAndRemove(); err != nil {
+				if err := l.Release(); err != nil {
 					t.Error(err)
 				}
 			}

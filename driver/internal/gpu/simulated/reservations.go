@@ -34,13 +34,10 @@ func (s *Simulator) Bind(gpu device.GPU, claimUID string) error {
 	if err != nil {
 		return fmt.Errorf("bind GPU %d: %w", gpu.Index, err)
 	}
-	path := g.reservation(claimUID)
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+	// Not by way of another name: what is cut off here is done again before
+	// anybody relies on it.
+	if err := os.WriteFile(g.reservation(claimUID), data, 0o644); err != nil {
 		return fmt.Errorf("bind GPU %d: %w", gpu.Index, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("bind GPU %d: %w", gpu.Index, errors.Join(err, os.Remove(tmp)))
 	}
 	return nil
 }
