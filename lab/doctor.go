@@ -35,6 +35,6 @@ missing that "lab up" cannot do without and cannot install by itself.`,
 			return err
 		},
 	}
-	formatFlag(cmd, &format, "text, json")
+	formatFlag(cmd, &format)
 	return cmd
 }

@@ -126,7 +126,7 @@ func newFaultList(l *lab) *cobra.Command {
 		},
 	}
 	nameFlag(cmd, &name)
-	formatFlag(cmd, &format, "text, json")
+	formatFlag(cmd, &format)
 	return cmd
 }
 

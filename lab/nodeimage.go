@@ -83,6 +83,6 @@ func newNodeImageList(l *lab) *cobra.Command {
 			return table.Flush()
 		},
 	}
-	formatFlag(cmd, &format, "text, json")
+	formatFlag(cmd, &format)
 	return cmd
 }

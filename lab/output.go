@@ -13,8 +13,8 @@ import (
 )
 
 // formatFlag adds -o, which every verb with a machine-readable result has.
-func formatFlag(cmd *cobra.Command, format *string, choices string) {
-	cmd.Flags().StringVarP(format, "output", "o", "text", "output `format`: "+choices)
+func formatFlag(cmd *cobra.Command, format *string) {
+	cmd.Flags().StringVarP(format, "output", "o", "text", "output `format`: text or json")
 }
 
 func checkFormat(format string, known ...string) error {

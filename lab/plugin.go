@@ -45,7 +45,7 @@ func (o *pluginOptions) flags(cmd *cobra.Command, driver bool) {
 	if driver {
 		cmd.Flags().StringVar(&o.driver, "driver", "", "`name` of the driver; needed where the node has several")
 	}
-	formatFlag(cmd, &o.format, "text, json")
+	formatFlag(cmd, &o.format)
 }
 
 func newPluginList(l *lab) *cobra.Command {

@@ -41,7 +41,7 @@ found it, also when it fails. "lab scenarios" lists them.`,
 	cmd.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "run against the cluster of this kubeconfig `file` instead of a lab; what needs the nodes of a lab is skipped")
 	cmd.Flags().StringVar(&o.junit, "junit", "", "write a JUnit report to this `file`")
 	cmd.Flags().BoolVar(&o.short, "short", false, "only the short ones")
-	formatFlag(cmd, &o.format, "text, json")
+	formatFlag(cmd, &o.format)
 	return cmd
 }
 
@@ -59,7 +59,7 @@ func newScenarios(l *lab) *cobra.Command {
 			return l.scenarios(cmd.Context(), nil, "-lab.list", "-lab.output="+format)
 		},
 	}
-	formatFlag(cmd, &format, "text, json")
+	formatFlag(cmd, &format)
 	return cmd
 }
 

@@ -32,6 +32,6 @@ func newStatus(l *lab) *cobra.Command {
 		},
 	}
 	nameFlag(cmd, &name)
-	formatFlag(cmd, &format, "text, json")
+	formatFlag(cmd, &format)
 	return cmd
 }

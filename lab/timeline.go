@@ -42,6 +42,6 @@ func newTimeline(l *lab) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&last, "last", false, "the scenario that ran last")
-	formatFlag(cmd, &format, "text, json")
+	formatFlag(cmd, &format)
 	return cmd
 }

@@ -75,7 +75,7 @@ func TestClassifyModuleError(t *testing.T) {
 			cause := ui.WithDetail(errors.New("exit status 1"), "output", test.text)
 			err := classifyModuleError(module, version, cause)
 			for _, sentinel := range []error{ErrNoVersion, ErrNoNetwork} {
-				if got, want := errors.Is(err, sentinel), sentinel == test.want; got != want {
+				if got, want := errors.Is(err, sentinel), errors.Is(test.want, sentinel); got != want {
 					t.Errorf("is %q: %t, want %t (%v)", sentinel, got, want, err)
 				}
 			}

@@ -189,7 +189,7 @@ func (r *Relay) Dial(ctx context.Context, socket string) (net.Conn, error) {
 }
 
 func (r *Relay) dialOnce(ctx context.Context, executable, socket string) (*relayConn, error) {
-	conn, err := r.startProcess(executable, socket)
+	conn, err := r.startProcess(executable, socket) //nolint:contextcheck // the connection outlives the dial
 	if err != nil {
 		return nil, fmt.Errorf("start relay in the node: %w", err)
 	}

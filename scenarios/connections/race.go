@@ -274,7 +274,7 @@ func underDetector(ctx context.Context, command []string, client Client, o Optio
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == raceFound) {
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != raceFound) {
 		return verdict{}, fmt.Errorf("run %s for the %s client: %w: %s", command[0], client, err, strings.TrimSpace(stderr.String()))
 	}
 	v := verdict{said: stderr.String()}
