@@ -10,6 +10,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -39,35 +40,59 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 
-	ctx, stop := interruptible(context.Background())
-	defer stop()
 	l := &lab{ui: ui.New(stdout, stderr, 0)}
+	ctx, stop := l.interruptible(context.Background())
+	defer stop()
 	root := newRoot(l)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return l.ui.Fail(root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errInterrupted) {
+		err = stopped(err)
+	}
+	return l.ui.Fail(err)
 }
 
 // errInterrupted is the cause of a context that Ctrl-C or SIGTERM ended.
 var errInterrupted = errors.New("interrupted")
 
+// stopped is the error of a verb that was interrupted, which may know only that
+// some call of it was canceled.
+func stopped(err error) error {
+	if !errors.Is(err, errInterrupted) {
+		err = fmt.Errorf("%w: %w", errInterrupted, err)
+	}
+	if ui.Hint(err) == "" {
+		err = ui.WithHint(err, "run the same command again to go on")
+	}
+	return err
+}
+
 // interruptible returns a context that the first SIGINT or SIGTERM cancels
-// with errInterrupted; a second one ends the process, as it would have.
-func interruptible(parent context.Context) (context.Context, func()) {
+// with errInterrupted. A second one ends the process there and then.
+func (l *lab) interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ended := make(chan struct{})
 	go func() {
 		select {
 		case <-signals:
-			signal.Stop(signals)
 			cancel(errInterrupted)
-		case <-ctx.Done():
+		case <-ended:
+			return
+		}
+		select {
+		case <-signals:
+			os.Exit(l.ui.Fail(ui.WithHint(errors.New("interrupted again, before all was tidied up"),
+				"something may be left: \"lab down\" removes it, \"lab up\" goes on")))
+		case <-ended:
 		}
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
+		close(ended)
 		cancel(nil)
 	}
 }

@@ -30,13 +30,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/host/ociruntime"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/nodeimage"
+	"github.com/dra-lab/dra-lab/lab/plugin"
 )
 
 // The scripts in testdata run the lab as its users do, in a process of its own.
 // Beside it they have two programs that put it into situations.
 func TestMain(m *testing.M) {
+	// Copies of the lab, under other names, are started by engines and in nodes.
+	if len(os.Args) > 1 && slices.Contains([]string{ociruntime.Verb, plugin.RelayVerb}, os.Args[1]) {
+		main()
+	}
 	testscript.Main(m, map[string]func(){
 		"lab":       main,
 		"nobody":    asNobody,
@@ -107,8 +113,8 @@ func findMachine(t *testing.T) machine {
 	return m
 }
 
-// provideArtifacts puts the driver and the trainer beside the lab that scripts
-// run, and reports whether they are real: lab up looks for them first, and most
+// provideArtifacts puts the lab's other programs beside the lab that scripts run,
+// and reports whether they are real: lab up looks for them first, and most
 // scripts end before it uses them.
 func provideArtifacts(t *testing.T) (dir string, built bool) {
 	t.Helper()
@@ -124,15 +130,15 @@ func provideArtifacts(t *testing.T) (dir string, built bool) {
 		}
 	}
 	built = true
-	for _, program := range []string{"driver", "trainer"} {
-		real, err := filepath.Abs(filepath.Join("../bin", program))
+	for _, program := range []string{"driver", "trainer", "scenarios.test"} {
+		made, err := filepath.Abs(filepath.Join("../bin", program))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := os.Stat(real); err != nil {
-			built, real = false, "/dev/null"
+		if _, err := os.Stat(made); err != nil {
+			built, made = false, "/dev/null"
 		}
-		if err := os.Symlink(real, filepath.Join(dir, program)); err != nil {
+		if err := os.Symlink(made, filepath.Join(dir, program)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -167,7 +167,7 @@ The kubelet is not told: a claim that a Pod uses is refused without --force.`,
 				}
 				claim, err := plugin.GetClaim(ctx, client.ResourceV1().ResourceClaims(o.namespace), args[0], p.Name)
 				if err != nil {
-					return err
+					return ui.WithHint(err, "see the claims: lab kubectl --name %s get resourceclaims --namespace %s", o.name, o.namespace)
 				}
 				if err := claim.InUse(); err != nil && !o.force {
 					return ui.WithHint(err, "--force, to do it all the same")
@@ -238,7 +238,7 @@ func (l *lab) connect(ctx context.Context, o pluginOptions, f func(context.Conte
 		}
 		p, err := plugin.Find(plugins, o.driver)
 		if err != nil {
-			return ui.WithHint(err, "lab plugin list")
+			return ui.WithHint(err, "see the drivers: lab plugin list --name %s", c.Name())
 		}
 		conn, err := plugin.Connect(ctx, relay, p)
 		if err != nil {

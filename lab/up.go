@@ -118,6 +118,9 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	if err := install.Install(ctx, c, install.Options{Artifacts: artifacts, GPUs: gpus}, l.ui); err != nil {
+		if ctx.Err() != nil {
+			err = ui.WithHint(err, "cluster %q stays, with the driver half installed: \"lab up --name %s\" goes on, \"lab down --name %s\" removes it", o.name, o.name, o.name)
+		}
 		return err
 	}
 	l.ui.Info("lab %q is up: try \"lab status\", \"lab run training\", eval \"$(lab env)\"", o.name)

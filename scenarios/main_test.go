@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	chosen, err := catalog.Find(flag.Args())
 	switch {
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "scenarios: error: %v\n", err)
+		// As the lab says it, which leaves the telling to us.
+		fmt.Fprintf(os.Stderr, "lab: error: %v\nlab: hint: lab scenarios\n", err)
 		os.Exit(exitUsage)
 	case !slices.Contains([]string{"", "text", "json"}, *output):
 		fmt.Fprintf(os.Stderr, "scenarios: error: unknown output %q, have text, json\n", *output)

@@ -53,6 +53,9 @@ func FindEngine(ctx context.Context) (*Engine, error) {
 			return nil, err
 		}
 		facts := inspect(ctx, e.Engine)
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, fmt.Errorf("find engine: %w", cause)
+		}
 		if facts.Unreachable == "" {
 			return facts.engine(), nil
 		}
@@ -129,6 +132,9 @@ func (n ensurer) ensure(ctx context.Context) (*Engine, error) {
 			return nil, err
 		}
 		facts := inspect(ctx, c.Engine)
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, fmt.Errorf("find engine: %w", cause)
+		}
 		if facts.Unreachable == "" {
 			err := n.check(ctx, &facts)
 			if err == nil {
