@@ -33,6 +33,8 @@ type Config struct {
 	// Info, if not nil, is served by a registration service on the same
 	// socket.
 	Info *registration.PluginInfo
+	// Notified, if not nil, is told what the registering side says about it.
+	Notified func(*registration.RegistrationStatus)
 	// Prepare and Unprepare answer for one claim; nil means success. An error
 	// is the answer for that claim only.
 	Prepare   func(context.Context, *drav1.Claim) ([]*drav1.Device, error)
@@ -102,7 +104,7 @@ func Start(endpoint string, config Config) (*Server, error) {
 		healthv1alpha1.RegisterDRAResourceHealthServer(s.grpc, healthv1.V1ServerWrapper{Server: health})
 	}
 	if config.Info != nil {
-		registration.RegisterRegistrationServer(s.grpc, registrationServer{info: config.Info})
+		registration.RegisterRegistrationServer(s.grpc, registrationServer{config: config})
 	}
 	go func() {
 		defer close(s.served)

@@ -75,13 +75,16 @@ func (h healthServer) NodeWatchResources(_ *healthv1.NodeWatchResourcesRequest, 
 
 type registrationServer struct {
 	registration.UnimplementedRegistrationServer
-	info *registration.PluginInfo
+	config Config
 }
 
 func (r registrationServer) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return r.info, nil
+	return r.config.Info, nil
 }
 
-func (r registrationServer) NotifyRegistrationStatus(context.Context, *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (r registrationServer) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+	if r.config.Notified != nil {
+		r.config.Notified(s)
+	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

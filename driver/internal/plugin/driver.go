@@ -45,6 +45,9 @@ type Driver struct {
 	registered atomic.Bool
 	// republish has a value when slices did not reach the API server.
 	republish chan struct{}
+	// reconfirm has a value when a kubelet has registered the driver; missing
+	// when slices were found to be missing.
+	reconfirm, missing chan struct{}
 
 	mu     sync.Mutex
 	helper *kubeletplugin.Helper
@@ -83,6 +86,8 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		stop:      func(error) {},
 		serving:   make(chan struct{}),
 		republish: make(chan struct{}, 1),
+		reconfirm: make(chan struct{}, 1),
+		missing:   make(chan struct{}, 1),
 		dropped:   map[string]bool{},
 	}
 	for _, gpu := range cfg.Hardware.List() {
@@ -151,7 +156,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	defer helper.Stop()
 	running.Go(func() { d.publishing(ctx) })
-	running.Go(func() { d.confirmPublished(ctx) })
+	running.Go(func() { d.confirming(ctx) })
 	running.Go(func() { d.checkSelf(ctx) })
 
 	<-ctx.Done()

@@ -51,6 +51,8 @@ func (d *Driver) publishing(ctx context.Context) {
 		case <-retry:
 			retry = nil
 			d.publish(ctx, published)
+		case <-d.missing:
+			d.publish(ctx, published)
 		}
 	}
 }
@@ -113,24 +115,59 @@ func (d *Driver) tellTaints(before, after map[string][]health.Taint) {
 	}
 }
 
-// confirmPublished waits until the API server has the devices. Publishing is in
-// the background and reports only errors.
-func (d *Driver) confirmPublished(ctx context.Context) {
-	start := time.Now()
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		count, err := d.publishedDevices(ctx)
-		if err == nil && count == len(d.inventory.GPUs) {
-			d.published.Store(true)
-			d.report(api.Report{Step: api.StepPublished, Detail: fmt.Sprintf("%d devices", count), Duration: time.Since(start)})
-			return
-		}
-		if err != nil && ctx.Err() == nil {
-			d.background(ctx, "publish", fatal(err, "list own ResourceSlices"))
-		}
+// How the driver makes sure that its devices are published.
+const (
+	confirmFirst = 20 * time.Millisecond // until the first look
+	confirmEvery = time.Second
+	// confirmAgain is for how long it keeps looking after a registration. A
+	// kubelet that starts removes all slices of its node; the helper would put
+	// them back after half a minute, in which no Pod finds a device.
+	confirmAgain = 10 * time.Second
+)
+
+// confirming looks whether the API server has the devices when the driver
+// starts, and whenever a kubelet registers it, and has them published again
+// where they are missing.
+func (d *Driver) confirming(ctx context.Context) {
+	until := time.Now()
+	began := until
+	wait := confirmFirst
+	missing := true
+	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-d.reconfirm:
+			until = time.Now().Add(confirmAgain)
+			continue
 		case <-time.After(wait):
+		}
+		wait = min(2*wait, confirmEvery)
+		count, err := d.publishedDevices(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			d.background(ctx, "publish", fatal(err, "list own ResourceSlices"))
+			continue
+		case count != len(d.inventory.GPUs):
+			if !missing {
+				missing, began = true, time.Now()
+			}
+			signal(d.missing)
+			continue
+		case missing:
+			missing = false
+			d.published.Store(true)
+			d.report(api.Report{Step: api.StepPublished, Detail: fmt.Sprintf("%d devices", count), Duration: time.Since(began)})
+		}
+		if time.Now().After(until) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.reconfirm:
+				until = time.Now().Add(confirmAgain)
+			}
 		}
 	}
 }

@@ -118,6 +118,7 @@ func (d *Driver) observe(ctx context.Context, req any, _ *grpc.UnaryServerInfo, 
 	d.registered.Store(status.PluginRegistered)
 	if status.PluginRegistered {
 		d.report(api.Report{Step: api.StepRegistered})
+		signal(d.reconfirm)
 	} else {
 		d.background(ctx, "registration", fmt.Errorf("the kubelet refused the registration: %s", status.Error))
 	}
