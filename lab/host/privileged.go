@@ -117,6 +117,14 @@ func imageArchive(tag, path string, program []byte) ([]byte, error) {
 	if err == nil {
 		_, err = w.Write(program)
 	}
+	// With its name inside, the image shares neither layer nor ID with another of
+	// these: engines remove by ID, and would remove one under the other.
+	if err == nil {
+		err = w.WriteHeader(&tar.Header{Name: "name", Mode: 0o444, Size: int64(len(tag)), Typeflag: tar.TypeReg})
+	}
+	if err == nil {
+		_, err = w.Write([]byte(tag))
+	}
 	if err = errors.Join(err, w.Close()); err != nil {
 		return nil, fmt.Errorf("make probe image: %w", err)
 	}
