@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +28,11 @@ func newCollect(l *lab) *cobra.Command {
 				return err
 			}
 			if err := c.CollectLogs(cmd.Context(), dir); err != nil {
-				return ui.WithHint(err, "what there is is in %s; for another directory: lab collect DIR", dir)
+				hint := "all else is in " + dir
+				if _, statErr := os.Stat(dir); statErr != nil {
+					hint = "choose another directory: lab collect DIR"
+				}
+				return ui.WithHint(err, "%s", hint)
 			}
 			fmt.Fprintln(l.ui.Out(), dir)
 			return nil
