@@ -110,12 +110,7 @@ func (s *Simulator) Init() nvml.Return {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inits == 0 {
-		w, err := startWatch(s.gpus, s.fail)
-		if err != nil {
-			s.fail(err)
-			return nvml.ERROR_UNKNOWN
-		}
-		s.watching = w
+		s.watching = startWatch(s.gpus, s.fail)
 	}
 	s.inits++
 	return nvml.SUCCESS
