@@ -1,0 +1,164 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Reproduction is one issue and how to see it.
+type Reproduction struct {
+	ID         string   `json:"id"` // the number of the issue or pull request that names it
+	Title      string   `json:"title"`
+	Links      []string `json:"links"`
+	Bad        []string `json:"bad"`            // versions that have it, as released
+	Good       []string `json:"good,omitempty"` // none: no version without it yet, or intended
+	Observable string   `json:"observable"`     // what is there on bad versions, in a few words
+	// Note says what the title does not: that it is intended, for example.
+	Note string `json:"note,omitempty"`
+	// Bound is for the steps on one kubelet, without builds.
+	Bound time.Duration `json:"bound"`
+	// Package says that the plugin manager alone is enough, without a cluster.
+	Package bool `json:"package"`
+	// Run does the steps on one kubelet. An error means that they could not
+	// be done, which says nothing about the issue.
+	Run func(context.Context, *Side) (Finding, error) `json:"-"`
+}
+
+// Versions are those that it runs on, the bad ones first.
+func (r Reproduction) Versions() []string { return slices.Concat(r.Bad, r.Good) }
+
+// Finding is what was seen on one kubelet.
+type Finding struct {
+	Present  bool     `json:"present"`
+	Evidence []string `json:"evidence"` // sentences and log lines
+}
+
+func (f *Finding) add(format string, a ...any) {
+	f.Evidence = append(f.Evidence, fmt.Sprintf(format, a...))
+}
+
+// Sided is a finding with its version, or why there is none.
+type Sided struct {
+	Version string        `json:"version"`
+	Bad     bool          `json:"bad"` // expected to have it
+	Finding Finding       `json:"finding"`
+	Error   string        `json:"error,omitempty"`
+	Took    time.Duration `json:"took"`
+}
+
+// Verdict is the conclusion.
+type Verdict string
+
+// The verdicts. Unfinished means that some side could not be tried.
+const (
+	Reproduced    Verdict = "reproduced"     // there on all bad versions and on no good one
+	NotReproduced Verdict = "not reproduced" // absent on a bad version
+	NotFixed      Verdict = "not fixed"      // there on a good version
+	Unfinished    Verdict = "unfinished"
+)
+
+// Result is a reproduction that was run.
+type Result struct {
+	Reproduction
+	Sides   []Sided `json:"sides"`
+	Verdict Verdict `json:"verdict"`
+}
+
+func conclude(sides []Sided) Verdict {
+	switch {
+	case slices.ContainsFunc(sides, func(s Sided) bool { return s.Error != "" }) || len(sides) == 0:
+		return Unfinished
+	case slices.ContainsFunc(sides, func(s Sided) bool { return s.Bad && !s.Finding.Present }):
+		return NotReproduced
+	case slices.ContainsFunc(sides, func(s Sided) bool { return !s.Bad && s.Finding.Present }):
+		return NotFixed
+	}
+	return Reproduced
+}
+
+// Bench provides the kubelets of a run.
+type Bench interface {
+	// Side returns a kubelet of a version, for one reproduction. Its close
+	// takes away what the reproduction made.
+	Side(ctx context.Context, r Reproduction, version string) (*Side, error)
+}
+
+// Run runs a reproduction on all its versions at the same time.
+func Run(ctx context.Context, r Reproduction, bench Bench) Result {
+	result := Result{Reproduction: r, Sides: make([]Sided, len(r.Versions()))}
+	group := errgroup.Group{} // one side's failure is no reason to stop the others
+	if r.Package {
+		group.SetLimit(1) // each uses the whole machine
+	}
+	for i, version := range r.Versions() {
+		group.Go(func() error {
+			s := &result.Sides[i]
+			s.Version, s.Bad = version, slices.Contains(r.Bad, version)
+			start := time.Now()
+			finding, err := runSide(ctx, r, bench, version)
+			s.Finding, s.Took = finding, time.Since(start)
+			if err != nil {
+				s.Error = err.Error()
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are in the sides
+	result.Verdict = conclude(result.Sides)
+	return result
+}
+
+func runSide(ctx context.Context, r Reproduction, bench Bench, version string) (f Finding, err error) {
+	s, err := bench.Side(ctx, r, version)
+	if err != nil {
+		return f, err
+	}
+	defer func() {
+		closed := s.close(context.WithoutCancel(ctx))
+		if err == nil && closed != nil {
+			err = fmt.Errorf("tidy up: %w", closed)
+		}
+	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, r.Bound, fmt.Errorf("not within %s", r.Bound))
+	defer cancel()
+	return r.Run(ctx, s)
+}
+
+// Find returns the reproductions with these IDs, in their order; without IDs,
+// all.
+func Find(ids []string) ([]Reproduction, error) {
+	all := All()
+	if len(ids) == 0 {
+		return all, nil
+	}
+	found := make([]Reproduction, 0, len(ids))
+	for _, id := range ids {
+		i := slices.IndexFunc(all, func(r Reproduction) bool { return r.ID == strings.TrimPrefix(id, "#") })
+		if i < 0 {
+			var known []string
+			for _, r := range all {
+				known = append(known, r.ID)
+			}
+			return nil, fmt.Errorf("unknown reproduction %q, have %s", id, strings.Join(known, ", "))
+		}
+		found = append(found, all[i])
+	}
+	return found, nil
+}
+
+// All lists the reproductions: first those that need no cluster.
+func All() []Reproduction {
+	return []Reproduction{
+		lazyHealthClient(), idleDeadlock(), lostHealthStream(),
+		unimplementedHealth(), duplicateDevices(), attachDuringUnprepare(), unprepareInUse(),
+		stuckAfterFailedPrepare(), expiryNotPushed(), terminatingWithoutDriver(),
+	}
+}
+
+func issue(n string) string { return "https://github.com/kubernetes/kubernetes/issues/" + n }
+func pull(n string) string  { return "https://github.com/kubernetes/kubernetes/pull/" + n }
