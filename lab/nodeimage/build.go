@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -46,8 +47,9 @@ func (m maker) buildNode(ctx context.Context) (Image, error) {
 	if image, ok, err := m.current(ctx, ref, key); err != nil || ok {
 		return image, err
 	}
-	compiling := !b.store.has(nodeProgram(version).step(b.tools))
-	if compiling {
+	what := compilingNothing
+	if !b.store.has(nodeProgram(version).step(b.tools)) {
+		what = compilingNode
 		if err := b.tools.checkKubernetes(ctx, version); err != nil {
 			return Image{}, err
 		}
@@ -55,8 +57,7 @@ func (m maker) buildNode(ctx context.Context) (Image, error) {
 	if err := readyToBuild(ctx, m.ui); err != nil {
 		return Image{}, err
 	}
-	first := compiling && !b.store.has(containerdProgram().step(b.tools))
-	if err := b.checkDisk(ctx, m.eng, building{everything: first, compiling: compiling}); err != nil {
+	if err := b.checkDisk(ctx, m.eng, what); err != nil {
 		return Image{}, err
 	}
 	layers, err := b.node(ctx, version)
@@ -69,9 +70,7 @@ func (m maker) buildNode(ctx context.Context) (Image, error) {
 	if err != nil {
 		return Image{}, unfinished(ctx, err)
 	}
-	if err := b.store.prune(time.Now().Add(-keepUnused)); err != nil {
-		m.ui.Warn("old build outputs stay: %v", err)
-	}
+	b.tidy()
 	return m.verified(ctx, ref, version, version)
 }
 
@@ -89,13 +88,14 @@ func (m maker) buildMixed(ctx context.Context, base Image) (Image, error) {
 	}
 	defer done()
 	kubelet := program.step(b.tools)
-	compiling := !b.store.has(kubelet)
-	if compiling {
+	what := compilingNothing
+	if !b.store.has(kubelet) {
+		what = compilingKubelet
 		if err := b.tools.checkKubernetes(ctx, m.Kubelet); err != nil {
 			return Image{}, err
 		}
 	}
-	if err := b.checkDisk(ctx, m.eng, building{compiling: compiling}); err != nil {
+	if err := b.checkDisk(ctx, m.eng, what); err != nil {
 		return Image{}, err
 	}
 	dir, err := b.store.do(ctx, kubelet)
@@ -108,6 +108,7 @@ func (m maker) buildMixed(ctx context.Context, base Image) (Image, error) {
 	if err != nil {
 		return Image{}, unfinished(ctx, err)
 	}
+	b.tidy()
 	return m.verified(ctx, ref, base.Kubernetes, m.Kubelet)
 }
 
@@ -161,13 +162,23 @@ func (m maker) builder(ctx context.Context) (b *builder, done func(), err error)
 		unlock()
 		return nil, nil, err
 	}
-	tools := goTools{buildCache: filepath.Join(m.CacheDir, "go-build")}
+	tools := goTools{buildCache: filepath.Join(m.CacheDir, "nodeimage", "compiler")}
 	return &builder{cacheDir: m.CacheDir, store: s, tools: tools, ui: m.ui}, unlock, nil
 }
 
 // keepUnused is how long outputs are kept that no build asks for: those of
 // other versions and older recipes.
 const keepUnused = 30 * 24 * time.Hour
+
+// tidy removes what a finished build needs no more. The compiler's cache, 5 GB
+// for a node, only serves builds that were interrupted: the outputs of all
+// steps are kept anyway, and of another version of Kubernetes nine packages in
+// ten would be compiled again.
+func (b *builder) tidy() {
+	if err := errors.Join(removeAll(b.tools.buildCache), b.store.prune(time.Now().Add(-keepUnused))); err != nil {
+		b.ui.Warn("leftovers of building the node image stay: %v", err)
+	}
+}
 
 // unfinished tells somebody whose build stopped halfway how to go on.
 func unfinished(ctx context.Context, err error) error {

@@ -45,19 +45,19 @@ func TestShort(t *testing.T) {
 	}
 }
 
-func TestNeedsShrinkWithWhatIsThere(t *testing.T) {
-	total := func(o building) (sum uint64) {
-		for _, n := range needs("/cache", "/modules", "/engine", o) {
+func TestNeedsFollowWhatIsCompiled(t *testing.T) {
+	total := func(what compiling) (sum uint64) {
+		for _, n := range needs("/cache", "/modules", "/engine", what) {
 			sum += n.bytes
 		}
 		return sum
 	}
-	everything, kubelet, nothing := total(building{everything: true}), total(building{compiling: true}), total(building{})
-	if everything <= kubelet || kubelet <= nothing || nothing == 0 {
-		t.Errorf("needs: %d, %d, %d", everything, kubelet, nothing)
+	node, kubelet, nothing := total(compilingNode), total(compilingKubelet), total(compilingNothing)
+	if node <= kubelet || kubelet <= nothing || nothing == 0 {
+		t.Errorf("needs: %d, %d, %d", node, kubelet, nothing)
 	}
-	if limit := uint64(20 * gigabyte); everything > limit {
-		t.Errorf("a build asks for %s", size(everything))
+	if limit := uint64(20 * gigabyte); node > limit {
+		t.Errorf("a build asks for %s", size(node))
 	}
 }
 
