@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the lab's four programs into bin/. The driver needs cgo (go-nvml loads the NVIDIA
+# Builds the lab's programs into bin/. The driver needs cgo (go-nvml loads the NVIDIA
 # library at run time); the others are static. Its symbols are bound lazily: a library older
 # than go-nvml's headers lacks some, and binding at start would end the process.
 # grpcnotrace leaves out gRPC's debug pages: with them the linker must keep every exported
@@ -22,3 +22,5 @@ CGO_ENABLED=0 go build "${flags[@]}" -o bin/trainer ./scenarios/trainer
 CGO_ENABLED=1 CGO_LDFLAGS_ALLOW='-Wl,-z,lazy' CGO_LDFLAGS='-Wl,-z,lazy' \
   go build "${flags[@]}" -o bin/driver ./driver
 CGO_ENABLED=0 go test -c "${flags[@]}" -o bin/scenarios.test ./scenarios
+# The race detector's part of `lab run connections` runs in a process of its own.
+CGO_ENABLED=1 go build -race -trimpath -buildvcs=false -o bin/connections-race ./scenarios/connections/racecheck

@@ -45,6 +45,10 @@ func All() []Scenario {
 			Proves: "a driver that is replaced between prepare and unprepare knows what its predecessor prepared",
 		},
 		{
+			Name: "connections", Test: "TestConnections", Short: true,
+			Proves: "a lazy connection to a plugin fails in four ways in which an eager one does not (a model, on sockets)",
+		},
+		{
 			Name: "kubelet-restart", Test: "TestKubeletRestart", Nodes: true,
 			Proves: "a kubelet that restarts leaves a running Pod and its GPU alone, and can still unprepare",
 		},
