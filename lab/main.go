@@ -51,6 +51,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil && errors.Is(context.Cause(ctx), errInterrupted) {
 		err = stopped(err)
 	}
+	if err != nil && ui.Hint(err) == "" {
+		err = ui.WithHint(err, "\"lab doctor\" examines this machine, \"lab collect\" gathers what a cluster says")
+	}
 	return l.ui.Fail(err)
 }
 

@@ -31,12 +31,14 @@ type reproduceOptions struct {
 }
 
 func newReproduce(l *lab) *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := noun(&cobra.Command{
 		Use:   "reproduce",
 		Short: "Reproduce issues of Kubernetes on real kubelets",
 		Long: `Each reproduction runs the same steps on kubelets that have the issue and on kubelets
 that do not, at the same time, and says from what it saw whether the issue is there.`,
-	}
+		Example: `  lab reproduce list
+  lab reproduce run 140527`,
+	})
 	noun(cmd)
 	cmd.AddCommand(newReproduceList(l), newReproduceRun(l), newReproduceMatrix(l))
 	return cmd
@@ -45,9 +47,10 @@ that do not, at the same time, and says from what it saw whether the issue is th
 func newReproduceList(l *lab) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the reproductions",
-		Args:  noArguments,
+		Use:     "list",
+		Short:   "List the reproductions",
+		Example: `  lab reproduce list -o json`,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err
@@ -66,7 +69,7 @@ func newReproduceRun(l *lab) *cobra.Command {
 		Short: "Run reproductions; brings the kubelets that they need",
 		Example: `  lab reproduce run 140527
   lab reproduce run 133920 health-stream`,
-		Args: cobra.MinimumNArgs(1),
+		Args: someArguments("ID"),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if err := checkFormat(o.format, "text", "json"); err != nil {
 				return err
@@ -74,7 +77,7 @@ func newReproduceRun(l *lab) *cobra.Command {
 			return l.reproduce(cmd.Context(), o, ids)
 		},
 	}
-	cmd.Flags().StringVar(&o.name, "name", reproduceName, "`name` of the cluster with the kubelets")
+	clusterFlag(cmd, &o.name, reproduceName, "`name` of the cluster with the kubelets")
 	cmd.Flags().StringVar(&o.junit, "junit", "", "write a JUnit report to this `file`")
 	formatFlag(cmd, &o.format)
 	return cmd
@@ -83,14 +86,15 @@ func newReproduceRun(l *lab) *cobra.Command {
 func newReproduceMatrix(l *lab) *cobra.Command {
 	o := reproduceOptions{format: "markdown"}
 	cmd := &cobra.Command{
-		Use:   "matrix",
-		Short: "Run all reproductions and show the verdicts as Markdown",
-		Args:  noArguments,
+		Use:     "matrix",
+		Short:   "Run all reproductions and show the verdicts as Markdown",
+		Example: `  lab reproduce matrix >verdicts.md`,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.reproduce(cmd.Context(), o, nil)
 		},
 	}
-	cmd.Flags().StringVar(&o.name, "name", reproduceName, "`name` of the cluster with the kubelets")
+	clusterFlag(cmd, &o.name, reproduceName, "`name` of the cluster with the kubelets")
 	cmd.Flags().StringVar(&o.junit, "junit", "", "write a JUnit report to this `file`")
 	return cmd
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
@@ -10,16 +11,26 @@ import (
 
 // open finds the running lab called name. It starts nothing.
 func (l *lab) open(ctx context.Context, name string) (*cluster.Cluster, error) {
+	if _, err := useEngine(ctx); err != nil {
+		return nil, err
+	}
+	c, err := cluster.Open(ctx, name)
+	switch {
+	case err == nil && c.Running():
+		return c, nil
+	case err == nil:
+		return nil, ui.WithHint(fmt.Errorf("open cluster %q: its control plane does not run", name), "start it again: lab up --name %s", name)
+	case ui.Hint(err) == "":
+		err = ui.WithHint(err, "lab up --name %s", name)
+	}
+	return nil, err
+}
+
+// useEngine finds the engine and makes it this process's. It starts nothing.
+func useEngine(ctx context.Context) (*host.Engine, error) {
 	engine, err := host.FindEngine(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := engine.Use(); err != nil {
-		return nil, err
-	}
-	c, err := cluster.Open(ctx, name)
-	if err != nil && ui.Hint(err) == "" {
-		return nil, ui.WithHint(err, "lab up --name %s", name)
-	}
-	return c, err
+	return engine, engine.Use()
 }

@@ -24,8 +24,12 @@ const (
 
 // nameFlag adds --name, which every verb that works on a lab has.
 func nameFlag(cmd *cobra.Command, name *string) {
-	*name = defaultName
-	cmd.Flags().Var(checked{name, cluster.CheckName}, "name", "`name` of the lab's cluster")
+	clusterFlag(cmd, name, defaultName, "`name` of the lab's cluster")
+}
+
+func clusterFlag(cmd *cobra.Command, name *string, standard, usage string) {
+	*name = standard
+	cmd.Flags().Var(checked{name, cluster.CheckName}, "name", usage)
 }
 
 type upOptions struct {

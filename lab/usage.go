@@ -18,11 +18,16 @@ func noArguments(cmd *cobra.Command, args []string) error {
 
 // oneArgument wants exactly one, called what in messages.
 func oneArgument(what string) cobra.PositionalArgs {
+	return cobra.MatchAll(someArguments(what), oneOptionalArgument)
+}
+
+// someArguments wants one at least, called what in messages.
+func someArguments(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return wrongUsage(cmd, fmt.Errorf("%s: %s is missing", cmd.CommandPath(), what))
 		}
-		return atMost(cmd, args, 1)
+		return nil
 	}
 }
 

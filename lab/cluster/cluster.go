@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
+	"sigs.k8s.io/kind/pkg/cluster/constants"
 
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
@@ -53,8 +54,11 @@ func Open(ctx context.Context, name string) (*Cluster, error) {
 		err := fmt.Errorf("open cluster %q: %w", name, ErrIncomplete)
 		return nil, ui.WithHint(err, "\"lab up --name %s\" makes it anew, \"lab down --name %s\" removes it", name, name)
 	}
-	err = fmt.Errorf("open cluster %q: %w", name, ErrNotFound)
-	return nil, ui.WithHint(err, "make it: lab up --name %s", name)
+	return nil, notFound("open", name)
+}
+
+func notFound(verb, name string) error {
+	return ui.WithHint(fmt.Errorf("%s cluster %q: %w", verb, name, ErrNotFound), "make it: lab up --name %s", name)
 }
 
 // List returns the names of all clusters of ours, half-made ones too, sorted.
@@ -89,6 +93,14 @@ func (c *Cluster) Kubernetes() string { return c.found.state.Version }
 // Kubeconfig returns the path of the cluster's own kubeconfig, whose only
 // context is ContextName(c.Name()).
 func (c *Cluster) Kubeconfig() string { return c.found.dir.kubeconfig() }
+
+// Running reports whether a control plane of it ran when it was opened: after the
+// host or the engine was started anew, none does until Ensure starts it.
+func (c *Cluster) Running() bool {
+	return slices.ContainsFunc(c.found.containers, func(n container) bool {
+		return n.role == constants.ControlPlaneNodeRoleValue && n.running()
+	})
+}
 
 // SharedDir returns the directory on the host that all nodes have at SharedDir.
 func (c *Cluster) SharedDir() string { return c.found.dir.shared() }

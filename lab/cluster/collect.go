@@ -10,7 +10,38 @@ import (
 	"sync"
 
 	"sigs.k8s.io/kind/pkg/log"
+
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
+
+// Collect is CollectLogs for what there is of the cluster with that name, complete
+// or not. If its creation failed, dir gets its failure.log, too, even if that is
+// all that is left. The error is ErrNotFound if there is nothing, and ErrForeign if
+// it is not ours.
+func Collect(ctx context.Context, name, dir string) error {
+	e := environmentEngine()
+	found, err := look(ctx, e, name)
+	if err != nil {
+		return fmt.Errorf("collect logs of cluster %q: %w", name, err)
+	}
+	log, readErr := os.ReadFile(found.dir.failure())
+	if readErr != nil && len(found.containers) == 0 {
+		return notFound("collect logs of", name)
+	}
+	if readErr == nil {
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil {
+			err = writeFile(filepath.Join(dir, filepath.Base(found.dir.failure())), log, 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("collect logs of cluster %q: %w", name, err)
+		}
+	}
+	if len(found.containers) == 0 {
+		return nil
+	}
+	return newCluster(e, found).CollectLogs(ctx, dir)
+}
 
 // CollectLogs writes into dir what helps to find a fault: per node its journal,
 // the logs of its Pods, its container's description and what DRA drivers and the
@@ -34,7 +65,8 @@ func (c *Cluster) CollectLogs(ctx context.Context, dir string) error {
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("collect logs of cluster %q: %w", c.Name(), err)
+		short := fmt.Errorf("collect logs of cluster %q: not all could be had", c.Name())
+		return ui.WithDetail(short, "what is missing", err.Error())
 	}
 	return nil
 }

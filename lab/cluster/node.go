@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/kind/pkg/cluster/nodes"
 	"sigs.k8s.io/kind/pkg/cluster/nodeutils"
 	kindexec "sigs.k8s.io/kind/pkg/exec"
+
+	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
 // A Node is a node of a cluster: a container with a kubelet. Its methods are
@@ -40,10 +42,14 @@ func (n Node) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdout
 		return nil, fmt.Errorf("exec on node %q: no command", n.Name())
 	}
 	var out bytes.Buffer
-	if err := n.engine.exec(ctx, n.Name(), stdin, &out, argv...); err != nil {
-		return out.Bytes(), fmt.Errorf("exec %s on node %q: %w", argv[0], n.Name(), err)
+	err = n.engine.exec(ctx, n.Name(), stdin, &out, argv...)
+	if err != nil {
+		err = fmt.Errorf("exec %s on node %q: %w", argv[0], n.Name(), err)
 	}
-	return out.Bytes(), nil
+	if err != nil && !n.Running() {
+		err = ui.WithHint(err, "\"lab up\" starts its container again")
+	}
+	return out.Bytes(), err
 }
 
 // WriteFile writes a file in the node, whole: what reads it sees the old or the
