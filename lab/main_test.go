@@ -501,7 +501,7 @@ func TestHelpPages(t *testing.T) {
 				t.Error("the page has no example")
 			}
 			for line := range strings.Lines(cmd.Example) {
-				example := regexp.MustCompile(`\s[#<>|].*`).ReplaceAllString(line, "") // the shell's
+				example := regexp.MustCompile(`\s([#|]|[<>][^(]).*`).ReplaceAllString(line, "") // the shell's
 				start := strings.Index(example, "lab ")
 				if start < 0 {
 					t.Errorf("the example %q does not run the lab", line)
