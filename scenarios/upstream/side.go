@@ -341,9 +341,16 @@ func within(ctx context.Context, patience time.Duration, step func(context.Conte
 
 // until asks again and again until the answer is yes, an error, or ctx ends.
 func until(ctx context.Context, ask func() (bool, error)) error {
-	tick := time.NewTicker(100 * time.Millisecond)
+	const pause = 100 * time.Millisecond
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
+		// A client refuses to begin what cannot be done in time, with an error
+		// of its own.
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < pause/2 {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
 		ok, err := ask()
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // also the reason for err
