@@ -15,7 +15,7 @@ func TestMendLeavesNoStream(t *testing.T) {
 		t.Skip("builds one more plugin manager")
 	}
 	released := kubelets.Kubelet{Version: "v1.37.2"}
-	// One round is enough in principle, 1,000 leave between 0 and 5.
+	// One round is enough in principle, 1,000 leave between 0 and 8.
 	left := 0
 	for i := 0; i < 5 && left == 0; i++ {
 		churn, err := kubelets.MeasureChurn(t.Context(), released, kubelets.Options{Rounds: 5000, Progress: progress(t)}, true)
