@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -94,7 +95,7 @@ func replaceKubelet(ctx context.Context, eng Engine, base, kubelet, ref string, 
 	// from it would count as temporary.
 	args := []string{"commit", "--change", "LABEL dra-lab.temporary="}
 	for _, label := range slices.Sorted(maps.Keys(labels)) {
-		args = append(args, "--change", "LABEL "+label+"="+labels[label])
+		args = append(args, "--change", "LABEL "+label+"="+strconv.Quote(labels[label]))
 	}
 	if _, err := run(ctx, eng.Command(ctx, append(args, container, ref)...), nil); err != nil {
 		return fmt.Errorf("commit image %q: %w", ref, err)

@@ -172,8 +172,8 @@ const keepUnused = 30 * 24 * time.Hour
 
 // tidy removes what a finished build needs no more. The compiler's cache, 5 GB
 // for a node, only serves builds that were interrupted: the outputs of all
-// steps are kept anyway, and of another version of Kubernetes nine packages in
-// ten would be compiled again.
+// steps are kept anyway, and another version of Kubernetes shares little with it:
+// 1341 packages were compiled for a kubelet v1.36.3 after a v1.37.2.
 func (b *builder) tidy() {
 	if err := errors.Join(removeAll(b.tools.buildCache), b.store.prune(time.Now().Add(-keepUnused))); err != nil {
 		b.ui.Warn("leftovers of building the node image stay: %v", err)

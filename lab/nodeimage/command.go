@@ -69,6 +69,8 @@ func isolate(cmd *exec.Cmd) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = true
+	// Should the lab be killed, nobody waits for what it was building.
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	if cmd.Cancel != nil { // nil for commands without a context
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	}
@@ -83,7 +85,7 @@ func commandName(cmd *exec.Cmd) string {
 		name = name[i+1:]
 	}
 	for _, arg := range cmd.Args[1:] {
-		if strings.HasPrefix(arg, "-") || strings.ContainsAny(arg, "/=") {
+		if strings.HasPrefix(arg, "-") || strings.ContainsAny(arg, "/= ") {
 			continue
 		}
 		return name + " " + arg

@@ -339,3 +339,38 @@ func TestEnsureStopsWhereARegistryRefuses(t *testing.T) {
 		t.Errorf("hint is %q", ui.Hint(err))
 	}
 }
+
+// An image for a cluster of mixed versions is the image of the control plane's
+// version, here a pulled one, with another kubelet and all else as it was.
+func TestReplaceKubelet(t *testing.T) {
+	eng := liveEngine(t)
+	address := loopbackRegistry(t, map[string]v1.Image{"kindest/node:v1.37.0": smallNode(t, "v1.37.0", "v1.37.0", true)})
+	base, mixed := address+"/kindest/node:v1.37.0", address+"/node:mixed"
+	forget(t, eng, base)
+	forget(t, eng, mixed)
+	if err := pull(t.Context(), eng, base, answerWithin, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	kubelet := filepath.Join(t.TempDir(), "kubelet")
+	if err := writeFile(kubelet, []byte("#!/bin/sh\necho Kubernetes v1.36.4\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err := replaceKubelet(t.Context(), eng, base, kubelet, mixed, labels("some key", "v1.37.0", "v1.36.4"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, ui.Detail(err))
+	}
+	m := maker{Options: testOptions(t, "", ""), eng: eng}
+	image, ok, err := m.current(t.Context(), mixed, "some key")
+	if err != nil || !ok {
+		t.Fatalf("found: %t, %v", ok, err)
+	}
+	want := Image{Ref: mixed, ID: image.ID, Kubernetes: "v1.37.0", Kubelet: "v1.36.4", DefaultCNI: true, Built: true}
+	if image != want {
+		t.Errorf("got  %+v\nwant %+v", image, want)
+	}
+	// Nodes made from the image must not count as temporary containers.
+	found, _, err := lookUp(t.Context(), eng, mixed)
+	if err != nil || found.Config.Labels["dra-lab.temporary"] != "" {
+		t.Errorf("labels %v, %v", found.Config.Labels, err)
+	}
+}
