@@ -32,6 +32,10 @@ test: build ## Unit tests with the race detector, then the short scenarios on a 
 test-all: build ## All unit tests, scenarios and exercises
 	scripts/test.sh $(TEST_NAME) all
 
+.PHONY: reproduce
+reproduce: build ## Run all reproductions of upstream issues and print the verdicts (builds older kubelets)
+	$(LAB) reproduce matrix
+
 .PHONY: lint
 lint: ## golangci-lint, at the version that scripts/tools/go.mod pins
 	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...

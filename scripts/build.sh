@@ -22,5 +22,6 @@ CGO_ENABLED=0 go build "${flags[@]}" -o bin/trainer ./scenarios/trainer
 CGO_ENABLED=1 CGO_LDFLAGS_ALLOW='-Wl,-z,lazy' CGO_LDFLAGS='-Wl,-z,lazy' \
   go build "${flags[@]}" -o bin/driver ./driver
 CGO_ENABLED=0 go test -c "${flags[@]}" -o bin/scenarios.test ./scenarios
+CGO_ENABLED=0 go build "${flags[@]}" -o bin/reproduce ./scenarios/upstream/reproduce
 # The race detector's part of `lab run connections` runs in a process of its own.
 CGO_ENABLED=1 go build -race -trimpath -buildvcs=false -o bin/connections-race ./scenarios/connections/racecheck
