@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
@@ -159,7 +158,7 @@ func (l *lab) kubelets(ctx context.Context, name string, versions []string) erro
 	if err != nil {
 		return err
 	}
-	config := &cluster.Config{Nodes: []v1alpha4.Node{{Role: v1alpha4.ControlPlaneRole}}}
+	var workers []string
 	for _, version := range versions {
 		image := controlPlane
 		if version != controlPlane.Kubelet {
@@ -168,10 +167,10 @@ func (l *lab) kubelets(ctx context.Context, name string, versions []string) erro
 				return err
 			}
 		}
-		config.Nodes = append(config.Nodes, v1alpha4.Node{Role: v1alpha4.WorkerRole, Image: image.Ref})
+		workers = append(workers, image.Ref)
 	}
 	_, err = cluster.Ensure(ctx, cluster.Options{
-		Name: name, Config: config, Image: controlPlane, Restrictions: engine.Restrictions,
+		Name: name, Config: cluster.ConfigWithWorkers(workers...), Image: controlPlane, Restrictions: engine.Restrictions,
 	}, l.ui)
 	if err != nil {
 		return ui.WithHint(err, "one that was made for other kubelets goes with: lab down --name %s", name)

@@ -11,7 +11,7 @@ import (
 
 // open finds the running lab called name. It starts nothing.
 func (l *lab) open(ctx context.Context, name string) (*cluster.Cluster, error) {
-	if _, err := useEngine(ctx); err != nil {
+	if err := useEngine(ctx); err != nil {
 		return nil, err
 	}
 	c, err := cluster.Open(ctx, name)
@@ -27,10 +27,10 @@ func (l *lab) open(ctx context.Context, name string) (*cluster.Cluster, error) {
 }
 
 // useEngine finds the engine and makes it this process's. It starts nothing.
-func useEngine(ctx context.Context) (*host.Engine, error) {
+func useEngine(ctx context.Context) error {
 	engine, err := host.FindEngine(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return engine, engine.Use()
+	return engine.Use()
 }

@@ -20,13 +20,19 @@ type Config = v1alpha4.Cluster
 
 // DefaultConfig returns the config of a lab whose user wrote none: one control
 // plane and two workers.
-func DefaultConfig() *Config {
-	return &Config{
+func DefaultConfig() *Config { return ConfigWithWorkers("", "") }
+
+// ConfigWithWorkers returns the config of one control plane and a worker per
+// node image, as for kubelets of several versions. "" is Options.Image.
+func ConfigWithWorkers(images ...string) *Config {
+	config := &Config{
 		TypeMeta: v1alpha4.TypeMeta{Kind: configKind, APIVersion: configAPIVersion},
-		Nodes: []v1alpha4.Node{
-			{Role: v1alpha4.ControlPlaneRole}, {Role: v1alpha4.WorkerRole}, {Role: v1alpha4.WorkerRole},
-		},
+		Nodes:    []v1alpha4.Node{{Role: v1alpha4.ControlPlaneRole}},
 	}
+	for _, image := range images {
+		config.Nodes = append(config.Nodes, v1alpha4.Node{Role: v1alpha4.WorkerRole, Image: image})
+	}
+	return config
 }
 
 // A Cluster is a complete cluster of ours. Its methods are safe for concurrent
