@@ -164,7 +164,8 @@ func weakEngine(ts *testscript.TestScript, neg bool, args []string) {
 // Kubernetes.
 func moduleProxy() *httptest.Server {
 	const base = "/k8s.io/kubernetes/@v/"
-	versions := []string{"v1.35.8", "v1.36.3", "v1.37.0", "v1.37.2"}
+	// One of them nobody has published, so no engine has a node image of it.
+	versions := []string{"v1.35.8", "v1.36.98", "v1.37.0", "v1.37.2"}
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		version := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, base), filepath.Ext(r.URL.Path))
 		switch known := slices.Contains(versions, version); {
