@@ -2,7 +2,10 @@ package stage
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -195,9 +198,14 @@ func (s *Stage) Traces(ctx context.Context, node, claimUID string) ([]string, er
 	for file := range strings.FieldsSeq(out) {
 		traces = append(traces, "CDI spec "+file)
 	}
-	checkpoint, err := s.OnNode(ctx, node, "cat", path.Join(api.PluginDir, api.CheckpointName))
+	base := path.Join(api.PluginDir, api.CheckpointName)
+	files, err := s.OnNode(ctx, node, "cat", base+"-a.json", base+"-b.json")
 	if err != nil {
 		return nil, err
+	}
+	checkpoint, err := newestCheckpoint(files)
+	if err != nil {
+		return nil, fmt.Errorf("read the driver's checkpoint on node %s: %w", node, err)
 	}
 	if strings.Contains(checkpoint, claimUID) {
 		traces = append(traces, "an entry in the driver's checkpoint")
@@ -212,6 +220,35 @@ func (s *Stage) Traces(ctx context.Context, node, claimUID string) ([]string, er
 		}
 	}
 	return traces, nil
+}
+
+// newestCheckpoint returns the content that counts of the checkpoint's two files,
+// one after the other: that with the higher sequence. The driver writes them by
+// turns, so the other one still has what is gone. One that was never written is
+// empty.
+func newestCheckpoint(files string) (string, error) {
+	var newest json.RawMessage
+	last := uint64(0)
+	decoder := json.NewDecoder(strings.NewReader(files))
+	for {
+		var versions map[string]struct {
+			Sequence uint64          `json:"sequence"`
+			Data     json.RawMessage `json:"data"`
+		}
+		switch err := decoder.Decode(&versions); {
+		case errors.Is(err, io.EOF) && newest == nil:
+			return "", errors.New("neither file has a document")
+		case errors.Is(err, io.EOF):
+			return string(newest), nil
+		case err != nil:
+			return "", err
+		}
+		for _, v := range versions {
+			if v.Sequence > last {
+				last, newest = v.Sequence, v.Data
+			}
+		}
+	}
 }
 
 // GPUs are all GPUs that the driver publishes.
