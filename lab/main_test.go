@@ -154,7 +154,7 @@ func (m machine) setup(env *testscript.Env) error {
 	env.Setenv(host.CacheEnv, filepath.Join(env.WorkDir, "cache"))
 	env.Setenv(host.RunEnv, filepath.Join(env.WorkDir, "run"))
 	env.Setenv("MODULES", proxy.URL)
-	env.Setenv("SILENT", "tcp://"+silent.Addr().String())
+	env.Setenv("SILENT", silent.Addr().String())
 	env.Setenv("IMAGE", m.image)
 	env.Setenv("BIN", m.bin)
 	env.Setenv("FULLPATH", env.Getenv("PATH"))

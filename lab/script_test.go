@@ -125,11 +125,13 @@ func tmpfs(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { ts.Check(syscall.Unmount(dir, syscall.MNT_DETACH)) })
 }
 
-// weakEngine sets DOCKER_HOST to a socket behind which is the real engine, with a
-// policy as authorization plugins have it: no privileged containers.
+// weakEngine makes a socket and sets DOCKER_HOST to it. Behind it is the real
+// engine, with a policy as authorization plugins have it: no privileged containers.
+//
+//	weakengine SOCKET
 func weakEngine(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: weakengine")
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: weakengine SOCKET")
 	}
 	socket := strings.TrimPrefix(ts.Getenv("ENGINE"), "unix://")
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
@@ -149,7 +151,7 @@ func weakEngine(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		proxy.ServeHTTP(w, r)
 	})
-	path := ts.MkAbs("weak.sock")
+	path := ts.MkAbs(args[0])
 	listener, err := net.Listen("unix", path)
 	ts.Check(err)
 	server := httptest.NewUnstartedServer(policy)

@@ -42,12 +42,14 @@ func EnsureEngine(ctx context.Context, u *ui.UI) (*Engine, error) {
 
 // FindEngine returns the engine that EnsureEngine would, if it serves already.
 // It starts, installs and verifies nothing, and Restrictions has only what the
-// engine says by itself. The error is ErrNoEngine if there is none.
+// engine says by itself. The error is ErrNoEngine if there is none; a private
+// engine of another user is not none.
 func FindEngine(ctx context.Context) (*Engine, error) {
 	p, err := newPrivateEngine()
 	if err != nil {
 		return nil, err
 	}
+	var others error // there is a private engine, and it is not for us
 	for _, e := range candidates(p, os.Getenv) {
 		if err := e.check(); err != nil {
 			return nil, err
@@ -62,6 +64,13 @@ func FindEngine(ctx context.Context) (*Engine, error) {
 		if e.from != "" {
 			return nil, unreachable(e, facts)
 		}
+		if e.Private && facts.Unreachable == denied {
+			others = ui.WithHint(fmt.Errorf("reach private engine %q: %s", e.Host, denied),
+				"that lab is another user's, as a rule root's: do this as that user, or with sudo")
+		}
+	}
+	if others != nil {
+		return nil, others
 	}
 	return nil, ui.WithHint(fmt.Errorf("find engine: %w", ErrNoEngine), "start a lab with: lab up")
 }
