@@ -76,8 +76,12 @@ func explain(ctx context.Context, e engine, s survey, cause error) error {
 		err = ui.WithDetail(err, "node "+worst.node, worst.journal())
 	}
 	hints := knownCures(err.Error() + all.String())
-	if werr := writeFile(s.dir.failure(), all.Bytes(), 0o600); werr == nil {
+	// Where no node was begun, there is nothing to keep.
+	if all.Len() > 0 && writeFile(s.dir.failure(), all.Bytes(), 0o600) == nil {
 		hints = append(hints, "all nodes' journals are in "+s.dir.failure())
+	}
+	if len(hints) == 0 {
+		return err
 	}
 	return ui.WithHint(err, "%s", strings.Join(hints, "\n"))
 }

@@ -41,6 +41,9 @@ func Lock(ctx context.Context, name string, u *ui.UI) (unlock func(), err error)
 		what: name,
 		wait: lockGrace,
 	}.lock(ctx, u)
+	if err != nil && ui.Hint(err) == "" && context.Cause(ctx) == nil {
+		err = ui.WithHint(err, "see to it that %s can be written, or set %s to another directory", state, StateEnv)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +92,10 @@ func (l fileLock) lock(ctx context.Context, u *ui.UI) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
+	// It is held all the same, and a full disk must not keep anybody from
+	// removing what fills it.
 	if err := l.sign(f); err != nil {
-		return nil, errors.Join(err, f.Close())
+		u.Debug("%v", err)
 	}
 	return func() {
 		// Gone while still held, so that nothing stays behind; try sees to it
