@@ -198,11 +198,12 @@ func (l *lab) reproductions(ctx context.Context, out *bytes.Buffer, args ...stri
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return ui.WithStatus(fmt.Errorf("reproduce: %w", err), exit.ExitCode())
+	exit := (*exec.ExitError)(nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &exit) && exit.ExitCode() == ui.StatusUsage:
+		return ui.Told(err, ui.StatusUsage)
 	}
-	if err != nil {
-		return fmt.Errorf("reproduce: %w", err)
-	}
-	return nil
+	return ui.WithHint(fmt.Errorf("reproduce: %w", err), "what was seen is above; \"lab collect --name %s\" gathers the kubelets' logs", reproduceName)
 }

@@ -140,7 +140,8 @@ func kindError(ctx context.Context, err error) error {
 		said = failed.Inner.Error()
 	}
 	if strings.HasPrefix(what, "command ") {
-		return fmt.Errorf("%s: %s", failed.PrettyCommand(), said)
+		// All of it would be a screenful, and is in the file with the journals.
+		return fmt.Errorf("%s: %s", strings.Join(failed.Command[:min(2, len(failed.Command))], " "), said)
 	}
 	return fmt.Errorf("%s: %s", strings.TrimPrefix(what, "failed to "), said)
 }

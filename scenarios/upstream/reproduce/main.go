@@ -26,8 +26,13 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status, err := run(ctx, os.Args[1:], os.Stdout)
 	cancel()
-	if err != nil {
+	switch {
+	case err != nil && status == exitUsage:
+		// As the lab says it, which leaves the telling to us.
+		fmt.Fprintf(os.Stderr, "lab: error: %v\nlab: hint: lab reproduce list\n", err)
+	case err != nil:
 		fmt.Fprintf(os.Stderr, "reproduce: error: %v\n", err)
+		status = max(status, exitFailed)
 	}
 	os.Exit(status)
 }
