@@ -51,15 +51,21 @@ func (l *lab) down(ctx context.Context, name string, keepEngine bool) error {
 	if err := cluster.Remove(ctx, name, l.ui); err != nil {
 		return err
 	}
-	if !engine.Private || keepEngine {
-		return nil
-	}
 	left, err := cluster.List(ctx)
 	if err != nil {
 		return err
 	}
+	private := engine.Private && !keepEngine
 	if len(left) > 0 {
-		l.ui.Info("the private engine runs on, for %d more clusters", len(left))
+		if private {
+			l.ui.Info("the private engine runs on, for %d more clusters", len(left))
+		}
+		return nil
+	}
+	if err := removeTimelines(); err != nil {
+		return err
+	}
+	if !private {
 		return nil
 	}
 	return host.StopEngine(ctx)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -44,4 +45,17 @@ func newTimeline(l *lab) *cobra.Command {
 	cmd.Flags().BoolVar(&last, "last", false, "the scenario that ran last")
 	formatFlag(cmd, &format)
 	return cmd
+}
+
+// removeTimelines removes the recorded timelines of all labs. None is no error.
+func removeTimelines() error {
+	state, err := host.StateDir()
+	if err == nil {
+		err = os.RemoveAll(filepath.Join(state, "timelines"))
+	}
+	if err != nil {
+		return fmt.Errorf("remove timelines: %w", err)
+	}
+	_ = os.Remove(state) // fails unless it is empty
+	return nil
 }
