@@ -44,12 +44,12 @@ func TestClassifyModuleError(t *testing.T) {
 	}{
 		{
 			"proxy without the version",
-			"go: k8s.io/kubernetes@v1.99.0: reading https://proxy.golang.org/k8s.io/kubernetes/@v/v1.99.0.info: 404 Not Found\n\tserver response: not found: k8s.io/kubernetes@v1.99.0: invalid version: unknown revision v1.99.0",
+			"go: k8s.io/kubernetes@v1.99.0: reading https://proxy.example/k8s.io/kubernetes/@v/v1.99.0.info: 404 Not Found\n\tserver response: not found: k8s.io/kubernetes@v1.99.0: invalid version: unknown revision v1.99.0",
 			ErrNoVersion,
 		},
 		{
 			"proxy that serves selected versions",
-			"go: k8s.io/kubernetes@v1.99.0: reading https://proxy.golang.org/k8s.io/kubernetes/@v/v1.99.0.info: 403 Forbidden\n\tserver response: This module version is not available.",
+			"go: k8s.io/kubernetes@v1.99.0: reading https://proxy.example/k8s.io/kubernetes/@v/v1.99.0.info: 403 Forbidden\n\tserver response: This module version is not available.",
 			ErrNoVersion,
 		},
 		{
@@ -65,7 +65,7 @@ func TestClassifyModuleError(t *testing.T) {
 		},
 		{
 			"no name service",
-			`go: k8s.io/kubernetes@v1.99.0: Get "https://proxy.golang.org/k8s.io/kubernetes/@v/v1.99.0.info": dial tcp: lookup proxy.golang.org: no such host`,
+			`go: k8s.io/kubernetes@v1.99.0: Get "https://proxy.example/k8s.io/kubernetes/@v/v1.99.0.info": dial tcp: lookup proxy.example: no such host`,
 			ErrNoNetwork,
 		},
 		{"a dependency that is gone", "go: k8s.io/kubernetes@v1.99.0 requires\n\texample.com/x@v1.0.0: reading ...: 404 Not Found", nil},
