@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -15,10 +16,26 @@ import (
 
 // The user space of a node. Bookworm, because its systemd (252) is the last of
 // Debian's that boots on hosts with cgroup v1, too.
-const (
-	debianSuite  = "bookworm"
-	debianMirror = "http://deb.debian.org/debian"
-)
+const debianSuite = "bookworm"
+
+// debianMirror returns the Debian mirror that this host's apt uses, so that the
+// user's choice counts here too, or "" for debootstrap's default.
+func debianMirror() string {
+	files, _ := filepath.Glob("/etc/apt/sources.list.d/*") // the pattern is good
+	uri := regexp.MustCompile(`https?://[^\s\]]+/debian/?(\s|$)`)
+	for _, file := range append(files, "/etc/apt/sources.list") {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			if found := uri.FindString(line); found != "" && !strings.HasPrefix(line, "#") {
+				return strings.TrimRight(strings.TrimSpace(found), "/")
+			}
+		}
+	}
+	return ""
+}
 
 // debianPackages is what a node needs beyond Debian's minimal base: the init
 // system, the tools that kubelet, kube-proxy and kind's scripts call, and what
@@ -39,7 +56,7 @@ func rootfsStep(debCache string) step {
 	return step{
 		name:   "rootfs",
 		title:  "installing Debian " + debianSuite + " for the nodes",
-		inputs: append([]string{debianSuite, debianMirror, "2"}, packages...),
+		inputs: append([]string{debianSuite, debianMirror(), "2"}, packages...),
 		make: func(ctx context.Context, out string, progress *ui.Step) error {
 			if err := debootstrap(ctx, out, debCache, packages, progress); err != nil {
 				return err
@@ -67,10 +84,15 @@ func debootstrap(ctx context.Context, root, debCache string, packages []string, 
 	if err != nil {
 		return err
 	}
+	where := []string{debianSuite, root}
+	if mirror := debianMirror(); mirror != "" {
+		where = append(where, mirror)
+	}
 	// Directories get the modes of Debian, whatever umask the user has.
 	cmd := exec.CommandContext(ctx, "sh", "-c", `umask 022 && exec debootstrap "$@"`, "debootstrap",
 		"--variant=minbase", "--force-check-gpg", "--cache-dir="+debCache,
-		"--include="+strings.Join(packages, ","), debianSuite, root, debianMirror)
+		"--include="+strings.Join(packages, ","))
+	cmd.Args = append(cmd.Args, where...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
 	// debootstrap mounts /proc and /sys inside root. In a mount namespace of
 	// its own those mounts go when it goes, however it ends, so that removing
@@ -102,7 +124,7 @@ func classifyDebianError(err error, output string) error {
 		}
 	}
 	if containsAny(problem, "retrieve", "Couldn't download", "Failed getting release") {
-		return noNetwork(debianMirror, ui.WithDetail(errors.New(problem), "end of the output of debootstrap", output))
+		return noNetwork("Debian mirror", ui.WithDetail(errors.New(problem), "end of the output of debootstrap", output))
 	}
 	if problem != "" {
 		err = fmt.Errorf("%w: %s", err, problem)
