@@ -54,9 +54,11 @@ func debianPackages() []string {
 func rootfsStep(debCache string) step {
 	packages := debianPackages()
 	return step{
-		name:   "rootfs",
-		title:  "installing Debian " + debianSuite + " for the nodes",
-		inputs: append([]string{debianSuite, debianMirror(), "2"}, packages...),
+		name:  "rootfs",
+		title: "installing Debian " + debianSuite + " for the nodes",
+		// Which mirror the packages come from decides nothing: all have the
+		// same ones, signed. The name here only stands for Debian.
+		inputs: append([]string{debianSuite, "http://deb.debian.org/debian", "2"}, packages...),
 		make: func(ctx context.Context, out string, progress *ui.Step) error {
 			if err := debootstrap(ctx, out, debCache, packages, progress); err != nil {
 				return err
