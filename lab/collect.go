@@ -25,7 +25,7 @@ Of a cluster that did not come up it takes what is left.`,
 			if len(args) == 1 {
 				dir = args[0]
 			}
-			if err := useEngine(cmd.Context()); err != nil {
+			if _, err := useEngine(cmd.Context()); err != nil {
 				return err
 			}
 			err := cluster.Collect(cmd.Context(), name, dir)

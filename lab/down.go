@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/timeline"
 )
 
 func newDown(l *lab) *cobra.Command {
@@ -62,7 +63,7 @@ func (l *lab) down(ctx context.Context, name string, keepEngine bool) error {
 		}
 		return nil
 	}
-	if err := removeTimelines(); err != nil {
+	if err := timeline.RemoveKept(); err != nil {
 		return err
 	}
 	if !private {

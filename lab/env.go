@@ -5,8 +5,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/dra-lab/dra-lab/lab/host"
 )
 
 func newEnv(l *lab) *cobra.Command {
@@ -17,11 +15,7 @@ func newEnv(l *lab) *cobra.Command {
 		Example: `  eval "$(lab env)"`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := l.open(cmd.Context(), name)
-			if err != nil {
-				return err
-			}
-			engine, err := host.FindEngine(cmd.Context())
+			c, engine, err := l.openOn(cmd.Context(), name)
 			if err != nil {
 				return err
 			}

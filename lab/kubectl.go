@@ -10,7 +10,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dra-lab/dra-lab/lab/cluster"
-	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
@@ -30,11 +29,7 @@ func newKubectl(l *lab) *cobra.Command {
 			if err != nil {
 				return wrongUsage(cmd, err)
 			}
-			c, err := l.open(cmd.Context(), name)
-			if err != nil {
-				return err
-			}
-			engine, err := host.FindEngine(cmd.Context())
+			c, engine, err := l.openOn(cmd.Context(), name)
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/dra-lab/dra-lab/driver/draconn"
 	"github.com/dra-lab/dra-lab/lab/cluster"
-	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/plugin"
 )
@@ -212,15 +211,11 @@ func (l *lab) reach(ctx context.Context, o pluginOptions, f func(context.Context
 	if err := checkFormat(o.format, "text", "json"); err != nil {
 		return err
 	}
-	c, err := l.open(ctx, o.name)
+	c, engine, err := l.openOn(ctx, o.name)
 	if err != nil {
 		return err
 	}
 	node, err := chooseNode(ctx, c, o.node)
-	if err != nil {
-		return err
-	}
-	engine, err := host.FindEngine(ctx)
 	if err != nil {
 		return err
 	}

@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -38,7 +36,6 @@ that do not, at the same time, and says from what it saw whether the issue is th
 		Example: `  lab reproduce list
   lab reproduce run 140527`,
 	})
-	noun(cmd)
 	cmd.AddCommand(newReproduceList(l), newReproduceRun(l), newReproduceMatrix(l))
 	return cmd
 }
@@ -54,7 +51,7 @@ func newReproduceList(l *lab) *cobra.Command {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err
 			}
-			return l.reproductions(cmd.Context(), nil, "-list", "-output="+format)
+			return l.reproductions(cmd.Context(), reproduceName, l.ui.Out(), "-list", "-output="+format)
 		},
 	}
 	formatFlag(cmd, &format)
@@ -109,7 +106,7 @@ type reproduction struct {
 // reproduce brings the kubelets that the reproductions need and runs them.
 func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string) error {
 	var list bytes.Buffer
-	if err := l.reproductions(ctx, &list, append([]string{"-list", "-output=json"}, ids...)...); err != nil {
+	if err := l.reproductions(ctx, o.name, &list, append([]string{"-list", "-output=json"}, ids...)...); err != nil {
 		return err
 	}
 	var chosen []reproduction
@@ -142,7 +139,7 @@ func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string) e
 		}
 		args = append(args, "-junit="+path)
 	}
-	return l.reproductions(ctx, nil, append(args, ids...)...)
+	return l.reproductions(ctx, o.name, l.ui.Out(), append(args, ids...)...)
 }
 
 // kubelets brings up a cluster with one worker per version of the kubelet.
@@ -179,31 +176,11 @@ func (l *lab) kubelets(ctx context.Context, name string, versions []string) erro
 }
 
 // reproductions runs the program that has the reproductions. Its output goes to
-// out, or is the result if out is nil.
-func (l *lab) reproductions(ctx context.Context, out *bytes.Buffer, args ...string) error {
-	binary, err := beside("reproduce")
-	if err != nil {
-		return err
+// out; name is the cluster with the kubelets.
+func (l *lab) reproductions(ctx context.Context, name string, out io.Writer, args ...string) error {
+	err := runBeside(ctx, "reproduce", nil, out, args...)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() != ui.StatusUsage {
+		err = ui.WithHint(fmt.Errorf("reproduce: %w", err), "what was seen is above; \"lab collect --name %s\" gathers the kubelets' logs", name)
 	}
-	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Stdout, cmd.Stderr = l.ui.Out(), os.Stderr
-	if out != nil {
-		cmd.Stdout = out
-	}
-	// One that is interrupted tidies up after itself.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 2 * time.Minute
-	err = cmd.Run()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	exit := (*exec.ExitError)(nil)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &exit) && exit.ExitCode() == ui.StatusUsage:
-		return ui.Told(err, ui.StatusUsage)
-	}
-	return ui.WithHint(fmt.Errorf("reproduce: %w", err), "what was seen is above; \"lab collect --name %s\" gathers the kubelets' logs", reproduceName)
+	return err
 }

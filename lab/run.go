@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -101,46 +99,10 @@ func (l *lab) run(ctx context.Context, o runOptions, names []string) error {
 // scenarios runs the test binary that has the scenarios: it was compiled with
 // them, so a machine that runs it needs no Go. Its output is the result.
 func (l *lab) scenarios(ctx context.Context, env []string, args ...string) error {
-	binary, err := beside("scenarios.test")
-	if err != nil {
-		return err
+	err := runBeside(ctx, "scenarios.test", env, l.ui.Out(), args...)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() != ui.StatusUsage {
+		err = ui.WithHint(fmt.Errorf("run scenarios: %w", err),
+			"what failed is above; \"lab timeline --last\" shows what happened, \"lab collect\" gathers logs")
 	}
-	state, err := host.StateDir()
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Env = append(cmd.Env, "DRA_LAB_STATE="+state)
-	cmd.Stdout, cmd.Stderr = l.ui.Out(), os.Stderr
-	// A scenario that is interrupted tidies up after itself.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 2 * time.Minute
-	err = cmd.Run()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	exit := (*exec.ExitError)(nil)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &exit) && exit.ExitCode() == ui.StatusUsage:
-		return ui.Told(err, ui.StatusUsage)
-	}
-	return ui.WithHint(fmt.Errorf("run scenarios: %w", err),
-		"what failed is above; \"lab timeline --last\" shows what happened, \"lab collect\" gathers logs")
-}
-
-// beside finds a program that was built together with this one.
-func beside(name string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find the lab's programs: %w", err)
-	}
-	path := filepath.Join(filepath.Dir(self), name)
-	if _, err := os.Stat(path); err != nil {
-		return "", ui.WithHint(fmt.Errorf("find %s: %w", name, err), "make build")
-	}
-	return path, nil
+	return err
 }

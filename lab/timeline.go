@@ -2,12 +2,9 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/timeline"
 )
@@ -28,11 +25,11 @@ func newTimeline(l *lab) *cobra.Command {
 			if !last {
 				return ui.UsageError(ui.WithHint(fmt.Errorf("which run to show is missing"), "lab timeline --last"))
 			}
-			state, err := host.StateDir()
+			path, err := timeline.Kept(timeline.Last)
 			if err != nil {
 				return err
 			}
-			recorded, err := timeline.Load(filepath.Join(state, "timelines", "last.json"))
+			recorded, err := timeline.Load(path)
 			if err != nil {
 				return ui.WithHint(err, "lab run training")
 			}
@@ -45,17 +42,4 @@ func newTimeline(l *lab) *cobra.Command {
 	cmd.Flags().BoolVar(&last, "last", false, "the scenario that ran last")
 	formatFlag(cmd, &format)
 	return cmd
-}
-
-// removeTimelines removes the recorded timelines of all labs. None is no error.
-func removeTimelines() error {
-	state, err := host.StateDir()
-	if err == nil {
-		err = os.RemoveAll(filepath.Join(state, "timelines"))
-	}
-	if err != nil {
-		return fmt.Errorf("remove timelines: %w", err)
-	}
-	_ = os.Remove(state) // fails unless it is empty
-	return nil
 }

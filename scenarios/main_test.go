@@ -13,10 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/timeline"
 	"github.com/dra-lab/dra-lab/scenarios/catalog"
-	"github.com/dra-lab/dra-lab/scenarios/internal/stage"
 	"github.com/dra-lab/dra-lab/scenarios/internal/verdict"
 )
 
@@ -163,11 +161,10 @@ func summarize(results []verdict.Result) []summary {
 
 // figures reads what the scenario measured from its timeline.
 func figures(scenario string) (path string, all []figure) {
-	state, err := host.StateDir()
+	path, err := timeline.Kept(scenario)
 	if err != nil {
 		return "", nil
 	}
-	path = stage.TimelinePath(state, scenario)
 	recorded, err := timeline.Load(path)
 	if err != nil {
 		return "", nil // it failed before there was one

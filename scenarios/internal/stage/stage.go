@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,7 +22,6 @@ import (
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/cluster"
-	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/timeline"
 	"github.com/dra-lab/dra-lab/scenarios/catalog"
 )
@@ -203,18 +201,13 @@ func (s *Stage) tidy(ctx context.Context) error {
 
 // save keeps the timeline under the scenario's name, and as the last one.
 func (s *Stage) save(recorded timeline.Timeline) error {
-	state, err := host.StateDir()
-	if err != nil {
-		return err
+	var failed error
+	for _, name := range []string{s.scenario.Name, timeline.Last} {
+		path, err := timeline.Kept(name)
+		if err == nil {
+			err = recorded.Save(path)
+		}
+		failed = errors.Join(failed, err)
 	}
-	return errors.Join(
-		recorded.Save(TimelinePath(state, s.scenario.Name)),
-		recorded.Save(TimelinePath(state, "last")),
-	)
-}
-
-// TimelinePath is where the timeline of a scenario is kept in the lab's state
-// directory.
-func TimelinePath(state, name string) string {
-	return filepath.Join(state, "timelines", name+".json")
+	return failed
 }
