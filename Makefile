@@ -21,7 +21,7 @@ lab-down: build ## Remove the cluster and what the lab made on this machine; cac
 ##@ Development
 
 .PHONY: build
-build: ## Build bin/lab, bin/driver, bin/trainer and bin/scenarios.test
+build: ## Build the lab's programs into bin/
 	@scripts/build.sh
 
 .PHONY: test
@@ -29,7 +29,7 @@ test: build ## Unit tests with the race detector, then the short scenarios on a 
 	scripts/test.sh $(TEST_NAME) short
 
 .PHONY: test-all
-test-all: build ## All unit tests, scenarios and exercises
+test-all: build ## All unit tests and scenarios
 	scripts/test.sh $(TEST_NAME) all
 
 .PHONY: reproduce

@@ -242,8 +242,9 @@ func (b *builder) node(ctx context.Context, version string) ([]tree, error) {
 func (b *builder) debCache() string { return filepath.Join(b.store.dir, "debian-packages") }
 
 // content makes the images of the control plane. The programs inside are
-// needed for nothing else, so they are not even built if the images are there,
-// and go when they have been made: that is half of what a build would keep.
+// needed for nothing else, so they are not even built if the images are there.
+// They are kept all the same: another list of Debian packages makes new images,
+// and must not compile Kubernetes again.
 func (b *builder) content(
 	ctx context.Context, version string, images requiredImages,
 	rootfs step, rootfsDir string, containerd step, containerdDir string,
@@ -290,11 +291,6 @@ func (b *builder) content(
 	dir, err := b.store.do(ctx, packing)
 	if err != nil {
 		return "", err
-	}
-	for _, part := range []step{kubernetes, etcdStep, coreDNSStep, pause, proxyRoot} {
-		if err := b.store.drop(part); err != nil {
-			return "", err
-		}
 	}
 	return dir, removeAll(b.debCache())
 }

@@ -57,8 +57,8 @@ func rootfsStep(debCache string) step {
 		name:  "rootfs",
 		title: "installing Debian " + debianSuite + " for the nodes",
 		// Which mirror the packages come from decides nothing: all have the
-		// same ones, signed. The name here only stands for Debian.
-		inputs: append([]string{debianSuite, "http://deb.debian.org/debian", "2"}, packages...),
+		// same ones, signed.
+		inputs: append([]string{debianSuite, "3"}, packages...),
 		make: func(ctx context.Context, out string, progress *ui.Step) error {
 			if err := debootstrap(ctx, out, debCache, packages, progress); err != nil {
 				return err

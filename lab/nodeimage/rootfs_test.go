@@ -16,7 +16,7 @@ func TestClassifyDebianError(t *testing.T) {
 		output    string
 		noNetwork bool
 	}{
-		"no mirror":          {"I: Retrieving InRelease\nE: Failed getting release file http://deb.debian.org/debian/dists/bookworm/Release\n", true},
+		"no mirror":          {"I: Retrieving InRelease\nE: Failed getting release file http://mirror.example/debian/dists/bookworm/Release\n", true},
 		"lost on the way":    {"I: Retrieving dpkg 1.21.22\nE: Couldn't download packages: dpkg\n", true},
 		"no such package":    {"E: Couldn't find these debs: nosuch\n", false},
 		"installation fails": {"I: Configuring systemd...\nW: Failure while configuring base packages.\n", false},

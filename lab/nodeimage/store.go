@@ -133,9 +133,6 @@ func work(out string) (string, error) {
 	return dir, nil
 }
 
-// drop removes a step's output.
-func (s *store) drop(st step) error { return removeAll(filepath.Join(s.dir, st.dir())) }
-
 // prune removes outputs that no build has used since the given time.
 func (s *store) prune(unusedSince time.Time) error {
 	entries, err := os.ReadDir(s.dir)
