@@ -16,17 +16,18 @@ func (c *Conn) Prepare(ctx context.Context, req *drav1.NodePrepareResourcesReque
 	if len(c.plugin.clients) == 0 {
 		return nil, c.wrap("NodePrepareResources", errNoVersion)
 	}
-	resp, err := c.plugin.clients[c.plugin.inUse.Load()].NodePrepareResources(ctx, req)
+	version := c.plugin.inUse.Load()
+	resp, err := c.plugin.clients[version].NodePrepareResources(ctx, req)
 	if err != nil {
-		return c.prepareAgain(ctx, req, err)
+		return c.prepareAgain(ctx, req, version, err)
 	}
 	return resp, nil
 }
 
-func (c *Conn) prepareAgain(ctx context.Context, req *drav1.NodePrepareResourcesRequest, err error) (*drav1.NodePrepareResourcesResponse, error) {
+func (c *Conn) prepareAgain(ctx context.Context, req *drav1.NodePrepareResourcesRequest, tried int32, err error) (*drav1.NodePrepareResourcesResponse, error) {
 	var resp *drav1.NodePrepareResourcesResponse
 	if isUnimplemented(err) {
-		resp, err = learn(&c.plugin, err, func(client drav1.DRAPluginClient) (*drav1.NodePrepareResourcesResponse, error) {
+		resp, err = learn(&c.plugin, tried, err, func(client drav1.DRAPluginClient) (*drav1.NodePrepareResourcesResponse, error) {
 			return client.NodePrepareResources(ctx, req)
 		})
 	}
@@ -41,17 +42,18 @@ func (c *Conn) Unprepare(ctx context.Context, req *drav1.NodeUnprepareResourcesR
 	if len(c.plugin.clients) == 0 {
 		return nil, c.wrap("NodeUnprepareResources", errNoVersion)
 	}
-	resp, err := c.plugin.clients[c.plugin.inUse.Load()].NodeUnprepareResources(ctx, req)
+	version := c.plugin.inUse.Load()
+	resp, err := c.plugin.clients[version].NodeUnprepareResources(ctx, req)
 	if err != nil {
-		return c.unprepareAgain(ctx, req, err)
+		return c.unprepareAgain(ctx, req, version, err)
 	}
 	return resp, nil
 }
 
-func (c *Conn) unprepareAgain(ctx context.Context, req *drav1.NodeUnprepareResourcesRequest, err error) (*drav1.NodeUnprepareResourcesResponse, error) {
+func (c *Conn) unprepareAgain(ctx context.Context, req *drav1.NodeUnprepareResourcesRequest, tried int32, err error) (*drav1.NodeUnprepareResourcesResponse, error) {
 	var resp *drav1.NodeUnprepareResourcesResponse
 	if isUnimplemented(err) {
-		resp, err = learn(&c.plugin, err, func(client drav1.DRAPluginClient) (*drav1.NodeUnprepareResourcesResponse, error) {
+		resp, err = learn(&c.plugin, tried, err, func(client drav1.DRAPluginClient) (*drav1.NodeUnprepareResourcesResponse, error) {
 			return client.NodeUnprepareResources(ctx, req)
 		})
 	}

@@ -67,12 +67,13 @@ func (v *versions[C]) service() string {
 	return v.services[v.inUse.Load()]
 }
 
-// learn repeats a call that the version in use answered with Unimplemented with
+// learn repeats a call that the tried version answered with Unimplemented with
 // the other versions, until one of them answers anything else, and remembers
-// that one. Nothing was done by a server that says Unimplemented, so repeating
-// is safe. It returns ErrService beside the status if none of them answers.
-func learn[C, R any](v *versions[C], unimplemented error, call func(C) (R, error)) (R, error) {
-	tried := v.inUse.Load()
+// that one. The tried version is not always the one in use: another call may
+// have learned in the meantime. Nothing was done by a server that says
+// Unimplemented, so repeating is safe. It returns ErrService beside the status
+// if none of them answers.
+func learn[C, R any](v *versions[C], tried int32, unimplemented error, call func(C) (R, error)) (R, error) {
 	for i := range v.clients {
 		if int32(i) == tried {
 			continue

@@ -164,6 +164,18 @@ func (c *Conn) wait(ctx context.Context, once bool) error {
 	}
 }
 
+// failure is why the latest attempt to connect failed, nil if it did not as far
+// as is known.
+func (c *Conn) failure() error {
+	if err := c.lastErr.Load(); err != nil {
+		return *err
+	}
+	if c.cc.GetState() == connectivity.TransientFailure {
+		return ErrNotServing // somebody accepted, or dial had left an error
+	}
+	return nil
+}
+
 // reason says why there is no connection, as far as is known.
 func (c *Conn) reason() error {
 	if err := c.lastErr.Load(); err != nil {
@@ -198,11 +210,10 @@ func (c *Conn) wrap(call string, err error) error {
 		return fmt.Errorf("%s at %q: %w: %w", call, c.endpoint, ErrClosed, err)
 	}
 	if isUnavailable(err) {
-		if why := c.lastErr.Load(); why != nil {
-			for _, known := range []error{ErrAbsent, ErrStale, ErrNotServing} {
-				if errors.Is(*why, known) {
-					return fmt.Errorf("%s at %q: %w: %w", call, c.endpoint, known, err)
-				}
+		why := c.failure()
+		for _, known := range []error{ErrAbsent, ErrStale, ErrNotServing} {
+			if errors.Is(why, known) {
+				return fmt.Errorf("%s at %q: %w: %w", call, c.endpoint, known, err)
 			}
 		}
 	}

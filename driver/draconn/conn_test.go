@@ -371,8 +371,19 @@ func TestEndpointThatIsNoPlugin(t *testing.T) {
 				_ = conn.Close()
 			}
 		}()
-		if err := open(t, endpoint).Attempt(context20s(t)); !errors.Is(err, draconn.ErrNotServing) {
+		conn := open(t, endpoint)
+		if err := conn.Attempt(context20s(t)); !errors.Is(err, draconn.ErrNotServing) {
 			t.Errorf("got %v, want ErrNotServing", err)
+		}
+		// Between two attempts calls say so too, and so does State.
+		for deadline := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+			state, err := conn.State().Err, conn.Ping(context20s(t))
+			if errors.Is(state, draconn.ErrNotServing) && errors.Is(err, draconn.ErrNotServing) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("state %v, call %v, want ErrNotServing", state, err)
+			}
 		}
 		if err := listener.Close(); err != nil {
 			t.Error(err)

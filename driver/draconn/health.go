@@ -13,10 +13,11 @@ type HealthStream struct {
 	conn *Conn
 	// ctx is kept because the stream may have to be opened again, in another
 	// version, when the first answer says so.
-	ctx    context.Context
-	cancel context.CancelFunc
-	stream grpc.ServerStreamingClient[healthv1.NodeWatchResourcesResponse]
-	heard  bool // the version in use has answered
+	ctx     context.Context
+	cancel  context.CancelFunc
+	stream  grpc.ServerStreamingClient[healthv1.NodeWatchResourcesResponse]
+	version int32 // that stream was opened in first
+	heard   bool  // a version has answered
 }
 
 // WatchHealth opens the stream of the devices' health. The plugin sends all its
@@ -31,19 +32,20 @@ func (c *Conn) WatchHealth(ctx context.Context) (*HealthStream, error) {
 		return nil, c.wrap("NodeWatchResources", errNoVersion)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := c.health.clients[c.health.inUse.Load()].NodeWatchResources(ctx, &healthv1.NodeWatchResourcesRequest{})
+	version := c.health.inUse.Load()
+	stream, err := c.health.clients[version].NodeWatchResources(ctx, &healthv1.NodeWatchResourcesRequest{})
 	if err != nil {
 		cancel()
 		return nil, c.wrap("NodeWatchResources", err)
 	}
-	return &HealthStream{conn: c, ctx: ctx, cancel: cancel, stream: stream}, nil
+	return &HealthStream{conn: c, ctx: ctx, cancel: cancel, stream: stream, version: version}, nil
 }
 
 // Recv waits for the next message. After an error the stream is over.
 func (s *HealthStream) Recv() (*healthv1.NodeWatchResourcesResponse, error) {
 	msg, err := s.stream.Recv()
 	if isUnimplemented(err) && !s.heard {
-		msg, err = learn(&s.conn.health, err, func(client healthv1.DRAResourceHealthClient) (*healthv1.NodeWatchResourcesResponse, error) {
+		msg, err = learn(&s.conn.health, s.version, err, func(client healthv1.DRAResourceHealthClient) (*healthv1.NodeWatchResourcesResponse, error) {
 			stream, err := client.NodeWatchResources(s.ctx, &healthv1.NodeWatchResourcesRequest{})
 			if err != nil {
 				return nil, err

@@ -34,7 +34,8 @@ type State struct {
 	// names them; the newest candidate before the first call, "" if the plugin
 	// was said not to offer any.
 	PluginService, HealthService string
-	// Err is why the latest attempt to connect failed, nil if it did not.
+	// Err is why the latest attempt to connect failed, nil if it did not, or
+	// if a peer has accepted the next one and did not answer yet.
 	Err error
 }
 
@@ -46,8 +47,8 @@ func (c *Conn) State() State {
 		PluginService: c.plugin.service(),
 		HealthService: c.health.service(),
 	}
-	if err := c.lastErr.Load(); err != nil && !s.Connected {
-		s.Err = *err
+	if !s.Connected {
+		s.Err = c.failure()
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package draconn_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -173,4 +174,35 @@ func TestPluginWithoutHealth(t *testing.T) {
 			t.Errorf("got %v, want ErrService and code Unimplemented", err)
 		}
 	})
+}
+
+func TestFirstCallsAtTheSameTimeLearnOneVersion(t *testing.T) {
+	// Given a plugin that has the older versions only, when the very first
+	// calls come at once, then each finds them, whoever is the first to know.
+	endpoint := socket(t)
+	server := start(t, endpoint, plugintest.Config{Services: []string{"v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"}})
+	server.SetHealth(&healthv1.DeviceHealth{})
+	for range 20 {
+		conn := openReady(t, endpoint)
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				if err := conn.Ping(context20s(t)); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				stream, err := conn.WatchHealth(context20s(t))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer stream.Close()
+				if _, err := stream.Recv(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
 }
