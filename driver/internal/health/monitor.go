@@ -29,7 +29,7 @@ const (
 	maxSubscribers = 64                     // watchers at a time
 	parallelReads  = 8                      // GPUs that are asked at a time
 	waitForEvent   = 250 * time.Millisecond // how long a stop may take
-	retryMin       = 100 * time.Millisecond // after an error of Next
+	retryMin       = 100 * time.Millisecond // after an error of Next, or a lost GPU
 	retryMax       = 5 * time.Second
 )
 
@@ -184,6 +184,12 @@ func (m *Monitor) Run(ctx context.Context) {
 	case <-listening:
 	case <-time.After(4 * waitForEvent):
 	}
+	// An event may have come after the last save.
+	select {
+	case <-m.dirty:
+		m.saveNow()
+	default:
+	}
 }
 
 // listen takes in events.
@@ -203,20 +209,25 @@ func (m *Monitor) listen(ctx context.Context) {
 			m.fail(fmt.Errorf("wait for GPU events: %w", err))
 			// Ask everybody: the error may be all that a dying GPU says.
 			m.Ask(-1)
-			select {
-			case <-ctx.Done():
-			case <-time.After(retry):
+		default:
+			m.mu.Lock()
+			m.listened = now
+			m.mu.Unlock()
+			if ok {
+				m.event(e, now)
 			}
-			retry = min(2*retry, retryMax)
-			continue
+			// That a GPU is gone may be the answer to every call from then on,
+			// and at once: it is to be heard, but not all the time.
+			if !ok || e.Kind != device.EventUnavailable {
+				retry = retryMin
+				continue
+			}
 		}
-		retry = retryMin
-		m.mu.Lock()
-		m.listened = now
-		m.mu.Unlock()
-		if ok {
-			m.event(e, now)
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
 		}
+		retry = min(2*retry, retryMax)
 	}
 }
 
@@ -349,11 +360,6 @@ func (m *Monitor) save(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			select {
-			case <-m.dirty:
-				m.saveNow()
-			default:
-			}
 			return
 		case <-m.dirty:
 			m.saveNow()

@@ -22,6 +22,7 @@ type hardware struct {
 
 	mu       sync.Mutex
 	nextErr  error
+	losses   int // how often Next tells of a lost GPU, without waiting
 	readings []device.Reading
 	hangs    map[int]chan struct{}
 	reads    map[int]int
@@ -37,8 +38,14 @@ func newHardware(n int) *hardware {
 
 func (h *hardware) Next(wait time.Duration) (device.Event, bool, error) {
 	h.mu.Lock()
-	err := h.nextErr
+	err, lost := h.nextErr, h.losses > 0
+	if lost {
+		h.losses--
+	}
 	h.mu.Unlock()
+	if lost {
+		return device.Event{Index: -1, Kind: device.EventUnavailable}, true, nil
+	}
 	if err != nil {
 		return device.Event{}, false, err
 	}
@@ -311,7 +318,7 @@ func TestLatchedProblemsAreSaved(t *testing.T) {
 	// And taken over by the next driver.
 	monitored(t, 2, health.Config{Latched: saved[0]}, func(h *hardware, m *health.Monitor) {
 		h.set(1, wants(device.RecoveryGPUReset))
-		if s := m.Snapshot()[1]; s.Problems[0].Value != "79" && s.Health != well {
+		if s := m.Snapshot()[1]; s.Health != ill || s.Problems[0].Value != "79" {
 			t.Errorf("got %+v", s)
 		}
 	})
@@ -320,4 +327,65 @@ func TestLatchedProblemsAreSaved(t *testing.T) {
 func TestStateOfNoGPUs(t *testing.T) {
 	monitored(t, 0, health.Config{}, func(_ *hardware, m *health.Monitor) { check(t, m) })
 
+}
+
+func TestEventOfTheLastMomentIsSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHardware(1)
+		saved := make(chan map[string][]health.Problem, 8)
+		m, err := health.New(health.Config{
+			GPUs: gpus(1), Hardware: h,
+			Save: func(p map[string][]health.Problem) { saved <- p },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { m.Run(ctx) })
+		<-m.First()
+		// When an event comes after the stop, while the last wait for one is
+		// not over,
+		stop()
+		synctest.Wait()
+		h.events <- device.Event{Index: 0, Kind: device.EventXID, Code: 79}
+		running.Wait()
+		// then the next driver is going to know of it.
+		select {
+		case p := <-saved:
+			if len(p["GPU-gpu-0"]) != 1 {
+				t.Errorf("saved %v", p)
+			}
+		default:
+			t.Error("nothing was saved")
+		}
+	})
+}
+
+func TestLossThatIsRepeatedWithoutEndKeepsNobodyBusy(t *testing.T) {
+	var mu sync.Mutex
+	heard := 0
+	cfg := health.Config{OnEvent: func(device.Event, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		heard++
+	}}
+	monitored(t, 1, cfg, func(h *hardware, m *health.Monitor) {
+		h.mu.Lock()
+		h.losses = 1000
+		h.mu.Unlock()
+		h.set(0, device.Reading{Lost: true})
+		time.Sleep(30 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if heard < 2 || heard > 15 {
+			t.Errorf("heard %d times in 30 s", heard)
+		}
+		if s := m.Snapshot()[0]; s.Health != ill || !m.Fresh(s, time.Now()) {
+			t.Errorf("got %s, fresh %v", s.Health, m.Fresh(s, time.Now()))
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.losses = 0
+	})
 }

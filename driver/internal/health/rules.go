@@ -6,12 +6,14 @@
 //
 // An event can only make a GPU worse. It gets better only when it was asked
 // afterwards and said that it needs no recovery: a harmless event after a fatal
-// one heals nothing. What a GPU declines to answer counts neither way, and one
-// that answers nothing is unknown, never unhealthy.
+// one heals nothing. What a GPU declines to answer counts neither way, except
+// that a temperature or a PCIe width which it no longer tells is not held
+// against it. Silence alone makes a GPU unknown, never unhealthy.
 package health
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,14 +103,8 @@ func (r Rules) withDefaults() Rules {
 	if r.Confirm == 0 {
 		r.Confirm = d.Confirm
 	}
-	for c, e := range d.Effects {
-		if _, ok := r.Effects[c]; !ok {
-			if r.Effects == nil {
-				r.Effects = map[Condition]Effect{}
-			}
-			r.Effects[c] = e
-		}
-	}
+	maps.Copy(d.Effects, r.Effects)
+	r.Effects = d.Effects
 	return r
 }
 
@@ -154,7 +150,10 @@ type Machine struct {
 	reading  device.Reading
 	verified time.Time
 	narrow   int                  // readings in a row with a narrow link
-	ecc      device.Value[uint64] // errors at the previous reading
+	ecc      device.Value[uint64] // errors when they were last told
+	// recovery and remapFailed are what the GPU said when it last told.
+	recovery    device.RecoveryAction
+	remapFailed bool
 }
 
 // NewMachine begins with nothing known.
@@ -239,15 +238,20 @@ func (m *Machine) readECC(r device.Reading, now time.Time) {
 }
 
 func (m *Machine) readRecovery(r device.Reading, asked, now time.Time) {
-	failed := r.RemapFailed.Known && r.RemapFailed.V
-	wants := failed || r.Recovery.Known && r.Recovery.V != device.RecoveryNone
+	if r.RemapFailed.Known {
+		m.remapFailed = r.RemapFailed.V
+	}
+	if r.Recovery.Known {
+		m.recovery = r.Recovery.V
+	}
+	wants := m.remapFailed || m.recovery != device.RecoveryNone
 	if !wants && r.Recovery.Known && !r.Lost && len(m.latched) > 0 && !asked.Before(m.Settled()) {
 		clear(m.latched)
 	}
 	value, message := "row-remap", "a memory row could not be remapped"
-	if !failed {
-		value = strings.ReplaceAll(strings.ToLower(r.Recovery.V.String()), " ", "-")
-		message = "recovery needed: " + r.Recovery.V.String()
+	if !m.remapFailed {
+		value = strings.ReplaceAll(strings.ToLower(m.recovery.String()), " ", "-")
+		message = "recovery needed: " + m.recovery.String()
 	}
 	// With a cause known, that is the problem; the need to recover follows.
 	m.set(Recovery, wants && len(m.latched) == 0, now, value, message)

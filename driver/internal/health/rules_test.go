@@ -233,3 +233,22 @@ func TestEffectsAreConfigurable(t *testing.T) {
 		t.Errorf("effect is %s", got)
 	}
 }
+
+func TestNeedForRecoveryIsNotForgottenBecauseItIsNotTold(t *testing.T) {
+	begin(t).reads(wants(device.RecoveryGPUReset)).
+		after(tick).reads(with(func(r *device.Reading) { r.Recovery = device.Value[device.RecoveryAction]{} })).
+		is(api.HealthUnhealthy, "recovery needed: GPU reset").tainted("gpu.lab.example/recovery=gpu-reset:NoExecute").
+		after(tick).reads(good()).is(api.HealthHealthy, "")
+	begin(t).reads(with(func(r *device.Reading) { r.RemapFailed = device.Known(true) })).
+		after(tick).reads(with(func(r *device.Reading) { r.RemapFailed = device.Value[bool]{} })).
+		is(api.HealthUnhealthy, "could not be remapped").
+		after(tick).reads(good()).is(api.HealthHealthy, "")
+}
+
+func TestRulesOfTheCallerAreLeftAlone(t *testing.T) {
+	effects := map[health.Condition]health.Effect{health.XID: health.NoSchedule}
+	health.NewMachine(health.Rules{Effects: effects}, device.GPU{})
+	if len(effects) != 1 {
+		t.Errorf("the caller's effects became %v", effects)
+	}
+}
