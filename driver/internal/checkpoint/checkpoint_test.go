@@ -1,6 +1,7 @@
 package checkpoint_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -312,5 +313,32 @@ func BenchmarkStartCompleteRemove(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestMachineDiesWhileTheFirstClaimIsWritten(t *testing.T) {
+	p := path(t)
+	start(t, open(t, p, "boot-1"), entry("a", "gpu-0"), false)
+	// Given a node whose very first entry has reached the disk in part,
+	torn := 0
+	for _, file := range []string{p + "-a.json", p + "-b.json"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := bytes.Index(data, []byte("claim-a")); i >= 0 {
+			torn++
+			copy(data[i:], bytes.Repeat([]byte(" "), len(data)-i))
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if torn != 1 {
+		t.Fatalf("the entry is in %d files", torn)
+	}
+	// then the driver starts, with nothing that was promised missing.
+	if got := phases(t, open(t, p, "boot-2")); len(got) != 0 {
+		t.Errorf("claims are %v", got)
 	}
 }

@@ -57,6 +57,8 @@ type change struct {
 // a checkpoint must not do. The caller has to Close it.
 func Open(ctx context.Context, base, bootID string, now func() time.Time) (*Store, error) {
 	s := &Store{base: base, bootID: bootID, now: now}
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
 	// Two drivers that start together must not both make the files.
 	lock, err := s.lock(ctx)
 	if err != nil {
@@ -249,8 +251,16 @@ func (s *Store) reload() error {
 	}
 	s.state = nil
 	var doc document
-	if _, err := s.files.Load(version, &doc); err != nil {
+	found, err := s.files.Load(version, &doc)
+	if err != nil {
 		return fmt.Errorf("read checkpoint: %w", err)
+	}
+	if !found {
+		// From now on there is a durable document. Without one, a first entry
+		// that is written when the machine dies would look like damage.
+		if err := s.files.Store(version, doc, statefile.Durable); err != nil {
+			return fmt.Errorf("begin checkpoint: %w", err)
+		}
 	}
 	s.state = make(State, len(doc.Claims))
 	for _, e := range doc.Claims {

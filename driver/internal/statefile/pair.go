@@ -138,6 +138,9 @@ func (p *Pair) Load(version string, into any) (found bool, err error) {
 			continue
 		}
 		d, err := decode(content, version)
+		if err == nil && d.Sequence == 0 {
+			err = fmt.Errorf("%w: no sequence", ErrCorrupt)
+		}
 		if errors.Is(err, ErrVersion) {
 			// It is whole, and may be the newest: the other one is no
 			// substitute.

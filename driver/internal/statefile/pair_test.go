@@ -213,3 +213,15 @@ func BenchmarkStore(b *testing.B) {
 		})
 	}
 }
+
+func TestFileThatIsNotOfAPairIsNotEmpty(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "state")
+	openPair(t, base)
+	if err := statefile.Write(base+"-a.json", "v1", document{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	var d document
+	if found, err := openPair(t, base).Load("v1", &d); !errors.Is(err, statefile.ErrCorrupt) {
+		t.Errorf("got %v, %v, want ErrCorrupt", found, err)
+	}
+}
