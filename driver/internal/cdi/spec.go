@@ -56,13 +56,7 @@ func deviceName(claimUID, device string) string { return claimUID + "-" + device
 // runtimes read it.
 func Spec(claimUID string, devices []Device) (*specs.Spec, error) {
 	spec := &specs.Spec{Kind: api.CDIKind}
-	seen := map[string]bool{}
 	for _, d := range devices {
-		if seen[d.Name] {
-			// Admin access may name a device that the claim also holds.
-			continue
-		}
-		seen[d.Name] = true
 		name := deviceName(claimUID, d.Name)
 		if err := parser.ValidateDeviceName(name); err != nil {
 			return nil, fmt.Errorf("describe device %q of claim %s: %w", d.Name, claimUID, err)

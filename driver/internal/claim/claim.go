@@ -60,7 +60,8 @@ func Resolve(c *resourceapi.ResourceClaim, inv Inventory) ([]Assignment, error) 
 		return nil, err
 	}
 	var assigned []Assignment
-	held := map[string]bool{}
+	// The scheduler gives a device to a claim once, admin access included.
+	seen := map[string]bool{}
 	for _, r := range c.Status.Allocation.Devices.Results {
 		if r.Driver != inv.Driver {
 			continue
@@ -69,12 +70,10 @@ func Resolve(c *resourceapi.ResourceClaim, inv Inventory) ([]Assignment, error) 
 		if err != nil {
 			return nil, fmt.Errorf("request %q: device %q: %w", r.Request, r.Device, err)
 		}
-		if !a.Monitor {
-			if held[r.Device] {
-				return nil, fmt.Errorf("request %q: device %q: allocated twice in one claim", r.Request, r.Device)
-			}
-			held[r.Device] = true
+		if seen[r.Device] {
+			return nil, fmt.Errorf("request %q: device %q: allocated twice in one claim", r.Request, r.Device)
 		}
+		seen[r.Device] = true
 		assigned = append(assigned, a)
 	}
 	return assigned, nil

@@ -76,6 +76,11 @@ func TestResolve(t *testing.T) {
 		{name: "unknown device", claim: allocated(ours("gpu", "gpu-7")), err: `device "gpu-7": does not exist`},
 		{name: "other node", claim: allocated(with(ours("gpu", "gpu-0"), func(r *result) { r.Pool = "elsewhere" })), err: `pool is "elsewhere"`},
 		{name: "same device twice", claim: allocated(ours("a", "gpu-0"), ours("b", "gpu-0")), err: "allocated twice"},
+		{
+			name:  "same device to hold and to look at",
+			claim: allocated(ours("a", "gpu-0"), with(ours("b", "gpu-0"), func(r *result) { r.AdminAccess = ptr.To(true) })),
+			err:   "allocated twice",
+		},
 		{name: "share", claim: allocated(with(ours("gpu", "gpu-0"), func(r *result) { r.ShareID = ptr.To(types.UID("s")) })), err: "as a share"},
 		{name: "configuration", claim: config("gpu.lab.example"), err: "takes no configuration"},
 		{name: "UID with a path", claim: uid("../etc"), err: "claim UID"},
