@@ -116,6 +116,7 @@ func TestProcesses(t *testing.T) {
 	for _, tc := range []struct{ name, in, err string }{
 		{name: "good", in: `{"pid":7,"bytes":1024,"name":"trainer"}`},
 		{name: "no pid", in: `{"bytes":1024}`, err: "pid 0"},
+		{name: "absurd pid", in: `{"pid":4294967297}`, err: "pid 4294967297"},
 		{name: "negative memory", in: `{"pid":7,"bytes":-1}`, err: "bytes"},
 		{name: "absurd memory", in: `{"pid":7,"bytes":9007199254740993}`, err: "at most"},
 		{name: "long name", in: `{"pid":7,"name":"` + strings.Repeat("n", 257) + `"}`, err: "at most 256"},

@@ -5,11 +5,12 @@ import (
 	"fmt"
 )
 
-// maxProcessBytes bounds a process file; maxProcessName a process's name.
+// Bounds of a process file, and of what is in it.
 const (
 	maxProcessBytes = 4 << 10
 	maxProcessName  = 256
 	maxProcessSize  = 1 << 50
+	maxPID          = 1 << 22 // what Linux allows
 )
 
 // Process is the content of a file in ProcessesName: one process that uses a
@@ -20,7 +21,7 @@ const (
 // it: a reader may try the lock for a moment), then write the whole content in
 // one write.
 type Process struct {
-	PID   int    `json:"pid"`   // as the process itself sees it, at least 1
+	PID   int    `json:"pid"`   // as the process itself sees it, 1 to 4194304
 	Bytes uint64 `json:"bytes"` // memory that it uses on the GPU
 	Name  string `json:"name"`  // for people
 }
@@ -40,8 +41,8 @@ func ParseProcess(data []byte) (Process, error) {
 // Validate finds what is wrong with p.
 func (p Process) Validate() error {
 	switch {
-	case p.PID < 1:
-		return fmt.Errorf("pid %d, want at least 1", p.PID)
+	case p.PID < 1 || p.PID > maxPID:
+		return fmt.Errorf("pid %d, want 1 to %d", p.PID, maxPID)
 	case p.Bytes > maxProcessSize:
 		return fmt.Errorf("%d bytes, at most %d allowed", p.Bytes, uint64(maxProcessSize))
 	case len(p.Name) > maxProcessName:

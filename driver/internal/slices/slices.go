@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -85,12 +86,10 @@ func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.D
 	return d
 }
 
-// truncate cuts a string to what an attribute may have.
+// truncate cuts a string to what an attribute may have: so many bytes, and only
+// whole characters.
 func truncate(s string) string {
-	if len(s) > resourceapi.DeviceAttributeMaxValueLength {
-		return s[:resourceapi.DeviceAttributeMaxValueLength]
-	}
-	return s
+	return strings.ToValidUTF8(s[:min(len(s), resourceapi.DeviceAttributeMaxValueLength)], "")
 }
 
 var numbers = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?$`)

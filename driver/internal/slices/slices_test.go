@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -96,12 +98,16 @@ func TestNodeWithoutDevicesHasAnEmptySlice(t *testing.T) {
 func TestWhatTheAPIWouldRefuseIsMadeToFitOrLeftOut(t *testing.T) {
 	g := h100(0)
 	g.Product = string(make([]byte, 100))
+	g.Brand = "x" + strings.Repeat("é", 40)
 	g.DriverVersion = "not a version"
 	g.CUDAVersion = "13"
 	g.PCIBusID = "somewhere"
 	attributes := slices.Device(g, nil, true).Attributes
 	if n := len(*attributes["productName"].StringValue); n != 64 {
 		t.Errorf("product name has %d bytes", n)
+	}
+	if brand := *attributes["brand"].StringValue; !utf8.ValidString(brand) || len(brand) != 63 {
+		t.Errorf("brand is %q", brand)
 	}
 	for _, name := range []resourceapi.QualifiedName{"driverVersion", "cudaDriverVersion", "resource.kubernetes.io/pciBusID"} {
 		if a, ok := attributes[name]; ok {
