@@ -63,10 +63,17 @@ func (r *Reporter) Report(rep api.Report) {
 // Dropped is the number of reports that were lost.
 func (r *Reporter) Dropped() int64 { return r.dropped.Load() }
 
-// Close writes what is queued and stops. Later reports are lost.
+// closeWait is how long Close waits for a reader that takes nothing.
+const closeWait = 2 * time.Second
+
+// Close writes what is queued and stops, and gives up on a reader that takes
+// nothing for a while. Later reports are lost. A second Close does no harm.
 func (r *Reporter) Close() {
 	r.close.Do(func() { close(r.stop) })
-	<-r.done
+	select {
+	case <-r.done:
+	case <-time.After(closeWait):
+	}
 }
 
 func (r *Reporter) run(w io.Writer) {
