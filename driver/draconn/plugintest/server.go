@@ -64,6 +64,7 @@ type Server struct {
 	mu      sync.Mutex
 	health  []*healthv1.DeviceHealth
 	changed chan struct{} // closed when health changes
+	ended   chan struct{} // closed when open streams are to end
 }
 
 // Start serves on a Unix socket at endpoint, in place of whatever file is
@@ -84,6 +85,7 @@ func Start(endpoint string, config Config) (*Server, error) {
 		listener: &trackingListener{Listener: listener},
 		served:   make(chan struct{}),
 		changed:  make(chan struct{}),
+		ended:    make(chan struct{}),
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	serves := func(service string) bool {
@@ -152,6 +154,21 @@ func (s *Server) Prepares() int { return int(s.prepares.Load()) }
 
 // Streams is how many health streams are open now.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
+
+// EndStreams ends the health streams that are open now, with an error. The
+// connections stay, and new streams are served.
+func (s *Server) EndStreams() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ended)
+	s.ended = make(chan struct{})
+}
+
+func (s *Server) streamsEnd() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
 
 // SetHealth makes devices the health that open streams are sent now and new
 // streams at their start. No devices are sent before the first call.

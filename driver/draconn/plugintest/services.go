@@ -56,6 +56,7 @@ type healthServer struct {
 func (h healthServer) NodeWatchResources(_ *healthv1.NodeWatchResourcesRequest, stream healthv1.DRAResourceHealth_NodeWatchResourcesServer) error {
 	h.server.streams.Add(1)
 	defer h.server.streams.Add(-1)
+	ended := h.server.streamsEnd()
 	for {
 		devices, changed := h.server.currentHealth()
 		if devices != nil {
@@ -65,6 +66,8 @@ func (h healthServer) NodeWatchResources(_ *healthv1.NodeWatchResourcesRequest, 
 		}
 		select {
 		case <-changed:
+		case <-ended:
+			return status.Error(codes.Aborted, "the stream was ended")
 		case <-stream.Context().Done():
 			return stream.Context().Err()
 		case <-h.server.stopping.Done():
