@@ -2,11 +2,12 @@ package kubelets
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
+
+	"github.com/dra-lab/dra-lab/scenarios/internal/sidebyside"
 )
 
 // Report has one result per version.
@@ -14,24 +15,31 @@ type Report struct {
 	Results []*Result `json:"results"`
 }
 
-// Run measures one version after the other.
-func Run(ctx context.Context, versions []Kubelet, o Options) (*Report, error) {
-	r := &Report{}
+// Run measures one version after the other. The report has those that could be
+// measured, the error why others could not.
+func Run(ctx context.Context, versions []Kubelet, o Options) (r *Report, failed error) {
+	r = &Report{}
 	for _, k := range versions {
 		result, err := Measure(ctx, k, o)
+		if ctx.Err() != nil {
+			return r, errors.Join(failed, context.Cause(ctx))
+		}
 		if err != nil {
-			return nil, err
+			failed = errors.Join(failed, err)
+			continue
 		}
 		r.Results = append(r.Results, result)
 	}
-	return r, nil
+	return r, failed
 }
 
-// WriteJSON writes the report as JSON.
-func (r *Report) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+// Deviations are those of all versions.
+func (r *Report) Deviations() []string {
+	var all []string
+	for _, result := range r.Results {
+		all = append(all, result.Deviations()...)
+	}
+	return all
 }
 
 // rows of the table, which has a column per version.
@@ -62,25 +70,24 @@ var rows = []struct {
 }
 
 // WriteText writes the report as a table for people.
-func (r *Report) WriteText(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	line := "plugin manager of"
+func (r *Report) WriteText(w io.Writer) error { return r.table().WriteText(w) }
+
+// WriteMarkdown writes the same table as Markdown.
+func (r *Report) WriteMarkdown(w io.Writer) error { return r.table().WriteMarkdown(w) }
+
+func (r *Report) table() sidebyside.Table {
+	t := sidebyside.Table{Head: []string{"plugin manager of"}}
 	for _, result := range r.Results {
-		line += "\t" + result.Name()
-	}
-	if _, err := fmt.Fprintln(t, line); err != nil {
-		return err
+		t.Head = append(t.Head, result.Name())
 	}
 	for _, row := range rows {
-		line := row.what
+		cells := []string{row.what}
 		for _, result := range r.Results {
-			line += "\t" + row.of(result)
+			cells = append(cells, row.of(result))
 		}
-		if _, err := fmt.Fprintln(t, line); err != nil {
-			return err
-		}
+		t.Rows = append(t.Rows, cells)
 	}
-	return t.Flush()
+	return t
 }
 
 func count(n int) string { return fmt.Sprint(n) }
