@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,7 +21,7 @@ func path(t *testing.T) string { return filepath.Join(t.TempDir(), "checkpoint")
 
 func open(t *testing.T, path, boot string) *checkpoint.Store {
 	t.Helper()
-	s, err := checkpoint.Open(t.Context(), path, boot, time.Now)
+	s, err := checkpoint.Open(t.Context(), path, boot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +179,7 @@ func TestDamagedCheckpointIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := checkpoint.Open(t.Context(), p, "boot-1", time.Now); !errors.Is(err, statefile.ErrCorrupt) {
+	if _, err := checkpoint.Open(t.Context(), p, "boot-1"); !errors.Is(err, statefile.ErrCorrupt) {
 		t.Errorf("got %v, want ErrCorrupt", err)
 	}
 }
@@ -278,7 +277,7 @@ func FuzzOpen(f *testing.F) {
 		if err := os.WriteFile(p+"-a.json", data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := checkpoint.Open(t.Context(), p, "boot-1", time.Now)
+		s, err := checkpoint.Open(t.Context(), p, "boot-1")
 		if err != nil {
 			return
 		}
@@ -292,7 +291,7 @@ func FuzzOpen(f *testing.F) {
 func BenchmarkStartCompleteRemove(b *testing.B) {
 	for _, held := range []int{0, 500} {
 		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
-			s, err := checkpoint.Open(b.Context(), filepath.Join(b.TempDir(), "c"), "boot-1", time.Now)
+			s, err := checkpoint.Open(b.Context(), filepath.Join(b.TempDir(), "c"), "boot-1")
 			if err != nil {
 				b.Fatal(err)
 			}

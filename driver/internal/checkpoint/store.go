@@ -31,7 +31,6 @@ type document struct {
 type Store struct {
 	base   string
 	bootID string
-	now    func() time.Time
 
 	mu      sync.Mutex
 	pending []*change
@@ -55,8 +54,8 @@ type change struct {
 // an empty one. The directory must exist. A checkpoint that was damaged is an
 // error, never an empty one: forgetting who holds which device is the one thing
 // a checkpoint must not do. The caller has to Close it.
-func Open(ctx context.Context, base, bootID string, now func() time.Time) (*Store, error) {
-	s := &Store{base: base, bootID: bootID, now: now}
+func Open(ctx context.Context, base, bootID string) (*Store, error) {
+	s := &Store{base: base, bootID: bootID}
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	// Two drivers that start together must not both make the files.
@@ -89,7 +88,7 @@ func (s *Store) lock(ctx context.Context) (*statefile.Lock, error) {
 func (s *Store) Start(ctx context.Context, want Entry) (Entry, error) {
 	var recorded Entry
 	err := s.change(ctx, statefile.Kept, func(state State) error {
-		want.BootID, want.Since = s.bootID, s.now().UTC()
+		want.BootID, want.Since = s.bootID, time.Now().UTC()
 		want.Devices = slices.Clone(want.Devices)
 		var err error
 		recorded, err = state.start(want)
@@ -109,7 +108,7 @@ func (s *Store) Complete(ctx context.Context, uid string) error {
 		if e.Phase == Completed && e.BootID == s.bootID {
 			return errUnchanged
 		}
-		e.Phase, e.BootID, e.Since = Completed, s.bootID, s.now().UTC()
+		e.Phase, e.BootID, e.Since = Completed, s.bootID, time.Now().UTC()
 		state[uid] = e
 		return nil
 	})

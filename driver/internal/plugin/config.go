@@ -9,7 +9,6 @@ package plugin
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -134,5 +133,3 @@ func Points() []Point {
 
 // errStopped is the cause with which a driver ends that was asked to.
 var errStopped = errors.New("asked to stop")
-
-func fatal(err error, msg string) error { return fmt.Errorf("%s: %w", msg, err) }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -127,7 +126,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 			}
 			same(t, "specs", []string{}, m.specs(t))
 			same(t, "reservations", []string{}, m.reservations(t))
-			store, err := checkpoint.Open(t.Context(), filepath.Join(m.pluginDir(), api.CheckpointName), "boot-1", time.Now)
+			store, err := checkpoint.Open(t.Context(), filepath.Join(m.pluginDir(), api.CheckpointName), "boot-1")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -52,9 +52,9 @@ type Driver struct {
 	mu     sync.Mutex
 	helper *kubeletplugin.Helper
 	self   *draconn.Conn
-	// dropped are publishing errors that were reported already: they come
-	// again with every attempt.
-	dropped map[string]bool
+	// told are background errors that were reported already: many come again
+	// with every attempt.
+	told map[string]bool
 }
 
 // Open reads the checkpoint and prepares everything that needs no kubelet. It
@@ -67,7 +67,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	if err := os.MkdirAll(filepath.Join(cfg.PluginDir, locksDir), 0o700); err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
-	store, err := checkpoint.Open(ctx, filepath.Join(cfg.PluginDir, api.CheckpointName), cfg.BootID, time.Now)
+	store, err := checkpoint.Open(ctx, filepath.Join(cfg.PluginDir, api.CheckpointName), cfg.BootID)
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
@@ -88,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		republish: make(chan struct{}, 1),
 		reconfirm: make(chan struct{}, 1),
 		missing:   make(chan struct{}, 1),
-		dropped:   map[string]bool{},
+		told:      map[string]bool{},
 	}
 	for _, gpu := range cfg.Hardware.List() {
 		d.inventory.GPUs[gpu.Name] = gpu
@@ -209,9 +209,10 @@ func (d *Driver) socket() string {
 
 // HandleError is the helper's way to tell what goes wrong in the background.
 func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
-	d.background(ctx, "plugin", fatal(err, msg))
+	err = fmt.Errorf("%s: %w", msg, err)
+	d.background(ctx, "plugin", err)
 	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
-		d.stop(fatal(err, msg))
+		d.stop(err)
 		return
 	}
 	// What the API server has dropped or refused, it would again.
@@ -226,9 +227,9 @@ func (d *Driver) background(ctx context.Context, source string, err error) {
 	klog.FromContext(ctx).Error(err, "Background error", "source", source)
 	d.metrics.Errors.WithLabelValues(source).Inc()
 	d.mu.Lock()
-	again := d.dropped[err.Error()]
-	if len(d.dropped) < maxRemembered {
-		d.dropped[err.Error()] = true
+	again := d.told[err.Error()]
+	if len(d.told) < maxRemembered {
+		d.told[err.Error()] = true
 	}
 	d.mu.Unlock()
 	if !again {
@@ -236,7 +237,8 @@ func (d *Driver) background(ctx context.Context, source string, err error) {
 	}
 }
 
-// maxRemembered bounds the errors that are reported once only.
+// maxRemembered bounds the errors that are reported once only; one more is
+// reported as often as it comes.
 const maxRemembered = 256
 
 func (d *Driver) report(r api.Report) { d.cfg.Reports.Report(r) }

@@ -8,12 +8,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/driver/api"
-	"github.com/dra-lab/dra-lab/driver/internal/health"
 )
 
-// WatchHealthStatus sends the health of the devices: all of them at first and
-// when one changes, and at intervals those that were verified since. Devices
-// that nobody verified are not mentioned, so that the kubelet comes to call
+// WatchHealthStatus sends the health of the devices: all of them at first, and
+// when one changes and at intervals those that were verified lately. Devices
+// that nobody verified are not mentioned then, so that the kubelet comes to call
 // them unknown.
 func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	changed, cancel, err := d.monitor.Subscribe()
@@ -46,7 +45,7 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	}
 }
 
-// healthReport is about all devices, or about those that were just verified.
+// healthReport is about all devices, or about those that were verified lately.
 func (d *Driver) healthReport(all bool) kubeletplugin.DeviceHealthReport {
 	now := time.Now()
 	var report kubeletplugin.DeviceHealthReport
@@ -65,13 +64,4 @@ func (d *Driver) healthReport(all bool) kubeletplugin.DeviceHealthReport {
 		report.Devices = append(report.Devices, h)
 	}
 	return report
-}
-
-// statuses are by device name.
-func statuses(all []health.Status) map[string]health.Status {
-	byName := make(map[string]health.Status, len(all))
-	for _, s := range all {
-		byName[s.Name] = s
-	}
-	return byName
 }

@@ -32,6 +32,9 @@ const parallelClaims = 8
 const (
 	locksDir = "locks"
 	locks    = 64
+	// claimTimeout bounds the wait for a lock where no kubelet does, which
+	// gives up after 45 s.
+	claimTimeout = time.Minute
 )
 
 // work is what is being done for one claim, step by step.
@@ -89,6 +92,8 @@ func (w *work) finish(done, failed string, err error) {
 // made and removed, which takes longer than waiting for another claim now and
 // then.
 func (d *Driver) lock(ctx context.Context, uid types.UID) (*statefile.Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
 	h := fnv.New32a()
 	h.Write([]byte(uid))
 	return statefile.Acquire(ctx, filepath.Join(d.cfg.PluginDir, locksDir, fmt.Sprintf("%02d.lock", h.Sum32()%locks)))

@@ -73,8 +73,17 @@ func (d *Driver) publish(ctx context.Context, taints map[string][]health.Taint) 
 	helper := d.helper
 	d.mu.Unlock()
 	if err := helper.PublishResources(ctx, resources); err != nil {
-		d.stop(fatal(err, "publish devices"))
+		d.stop(fmt.Errorf("publish devices: %w", err))
 	}
+}
+
+// statuses are by device name.
+func statuses(all []health.Status) map[string]health.Status {
+	byName := make(map[string]health.Status, len(all))
+	for _, s := range all {
+		byName[s.Name] = s
+	}
+	return byName
 }
 
 // tellHealth reports what has changed since known.
@@ -148,7 +157,7 @@ func (d *Driver) confirming(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			d.background(ctx, "publish", fatal(err, "list own ResourceSlices"))
+			d.background(ctx, "publish", fmt.Errorf("list own ResourceSlices: %w", err))
 			continue
 		case count != len(d.inventory.GPUs):
 			if !missing {

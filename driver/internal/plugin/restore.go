@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -205,19 +205,24 @@ func (d *Driver) readLatched() (map[string][]health.Problem, error) {
 	return doc.Latched, nil
 }
 
+// saveTimeout bounds the wait for another instance that saves at the same time.
+const saveTimeout = 10 * time.Second
+
 func (d *Driver) saveLatched(latched map[string][]health.Problem) {
+	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
+	defer cancel()
 	doc := latchedDocument{BootID: d.cfg.BootID, Latched: latched}
-	if err := statefile.Write(filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, doc); err != nil {
-		d.background(context.Background(), "health", err)
+	if err := statefile.Write(ctx, filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, doc); err != nil {
+		d.background(ctx, "health", err)
 	}
 }
 
 func (d *Driver) onEvent(e device.Event, fatal bool) {
-	name := "unknown"
+	var name string
 	if e.Index >= 0 {
 		name = api.DeviceName(e.Index)
 	}
-	d.metrics.Event(name, e.Kind.String(), fatal)
+	d.metrics.Event(cmp.Or(name, "unknown"), e.Kind.String(), fatal)
 	detail := e.Kind.String()
 	if e.Code != 0 {
 		detail += " " + fmt.Sprint(e.Code)
@@ -225,5 +230,5 @@ func (d *Driver) onEvent(e device.Event, fatal bool) {
 	if fatal {
 		detail += ", fatal"
 	}
-	d.report(api.Report{Step: api.StepEvent, Device: strings.TrimPrefix(name, "unknown"), Detail: detail})
+	d.report(api.Report{Step: api.StepEvent, Device: name, Detail: detail})
 }

@@ -24,7 +24,7 @@ const selfTimeout = 5 * time.Second
 func (d *Driver) checkSelf(ctx context.Context) {
 	conn, err := draconn.Open(ctx, d.socket())
 	if err != nil {
-		d.stop(fatal(err, "reach own socket"))
+		d.stop(fmt.Errorf("reach own socket: %w", err))
 		return
 	}
 	defer func() {
@@ -44,7 +44,7 @@ func (d *Driver) checkSelf(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		d.background(ctx, "self", fatal(err, "call own socket"))
+		d.background(ctx, "self", fmt.Errorf("call own socket: %w", err))
 		select {
 		case <-ctx.Done():
 			return

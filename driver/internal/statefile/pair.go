@@ -46,6 +46,7 @@ const (
 type Pair struct {
 	files [2]*os.File
 	slots [2]slot
+	sync  func(*os.File) error
 }
 
 // slot is what is known of one file.
@@ -58,7 +59,7 @@ type slot struct {
 
 // OpenPair opens base-a.json and base-b.json, which it creates.
 func OpenPair(base string) (*Pair, error) {
-	p := &Pair{}
+	p := &Pair{sync: func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }}
 	for i, suffix := range []string{"-a.json", "-b.json"} {
 		f, err := openPadded(base + suffix)
 		if err != nil {
@@ -119,12 +120,14 @@ func (p *Pair) Changed() (bool, error) {
 }
 
 // Load decodes the newest document of the given version. found is false when
-// nothing was ever written. A file that is damaged is passed over if the other
+// nothing was ever written. A durable document is on the disk when Load returns,
+// even if its writer died before. A file that is damaged is passed over if the other
 // one is good, since a write that was cut off leaves exactly that; when neither
 // is, that is ErrCorrupt.
 func (p *Pair) Load(version string, into any) (found bool, err error) {
 	var damage error
 	var newest document
+	var in *os.File // that has the newest
 	for i, f := range p.files {
 		content, err := io.ReadAll(io.NewSectionReader(f, 0, maxBytes+1))
 		if err != nil {
@@ -152,14 +155,20 @@ func (p *Pair) Load(version string, into any) (found bool, err error) {
 		}
 		p.slots[i].sequence, p.slots[i].durable = d.Sequence, d.Durable
 		if d.Sequence > newest.Sequence {
-			newest = d
+			newest, in = d, f
 		}
 	}
 	if newest.Sequence == 0 {
 		return false, damage
 	}
+	if newest.Durable {
+		// It says so before it is: whoever wrote it may have died in between.
+		if err := p.sync(in); err != nil {
+			return false, fmt.Errorf("sync %q: %w", in.Name(), err)
+		}
+	}
 	if err := json.Unmarshal(newest.Data, into); err != nil {
-		return false, fmt.Errorf("read %q: %w: %w", p.files[0].Name(), ErrCorrupt, err)
+		return false, fmt.Errorf("read %q: %w: %w", in.Name(), ErrCorrupt, err)
 	}
 	return true, nil
 }
@@ -192,7 +201,7 @@ func (p *Pair) Store(version string, doc any, promise Promise) error {
 		return fmt.Errorf("write %q: %w", f.Name(), err)
 	}
 	if promise == Durable {
-		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+		if err := p.sync(f); err != nil {
 			return fmt.Errorf("write %q: %w", f.Name(), err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -217,11 +218,38 @@ func BenchmarkStore(b *testing.B) {
 func TestFileThatIsNotOfAPairIsNotEmpty(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "state")
 	openPair(t, base)
-	if err := statefile.Write(base+"-a.json", "v1", document{"a"}); err != nil {
+	if err := statefile.Write(t.Context(), base+"-a.json", "v1", document{"a"}); err != nil {
 		t.Fatal(err)
 	}
 	var d document
 	if found, err := openPair(t, base).Load("v1", &d); !errors.Is(err, statefile.ErrCorrupt) {
 		t.Errorf("got %v, %v, want ErrCorrupt", found, err)
+	}
+}
+
+func TestDocumentThatWasReadSurvivesTheMachine(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "state")
+	// Given a writer that dies after it has written, and before the disk has
+	// what it promised,
+	writer := openPair(t, base)
+	load(t, writer)
+	store(t, writer, "a", statefile.Durable)
+	writer.OnSync(func(*os.File) error { return errors.New("killed") })
+	if err := writer.Store("v1", document{"b"}, statefile.Durable); err == nil {
+		t.Fatal("no error")
+	}
+	// when another one finds the document,
+	var synced []string
+	reader := openPair(t, base)
+	reader.OnSync(func(f *os.File) error {
+		synced = append(synced, filepath.Base(f.Name()))
+		return nil
+	})
+	if got := load(t, reader); got != "b" {
+		t.Errorf("got %q", got)
+	}
+	// then the disk has it before anybody relies on it.
+	if !slices.Contains(synced, "state-b.json") {
+		t.Errorf("synced: %v", synced)
 	}
 }

@@ -11,6 +11,7 @@ package statefile
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -93,20 +94,26 @@ func decode(content []byte, version string) (document, error) {
 
 // Write replaces the file at path by doc as the given version. When it returns
 // nil the new document survives the death of the machine. The directory must
-// exist. Writers of the same path must exclude each other.
-func Write(path, version string, doc any) error {
+// exist. Writers of the same path wait for each other, as long as ctx allows, at
+// a lock beside it, path.lock.
+func Write(ctx context.Context, path, version string, doc any) error {
 	content, err := encode(version, doc, 0, true)
-	if err == nil {
-		err = replace(path, content)
-	}
 	if err != nil {
+		return fmt.Errorf("write %q: %w", path, err)
+	}
+	lock, err := Acquire(ctx, path+".lock")
+	if err != nil {
+		return fmt.Errorf("write %q: %w", path, err)
+	}
+	if err := errors.Join(replace(path, content), lock.Release()); err != nil {
 		return fmt.Errorf("write %q: %w", path, err)
 	}
 	return nil
 }
 
 // Read decodes the document of the given version from the file at path. A
-// missing file gives fs.ErrNotExist.
+// missing file gives fs.ErrNotExist, a damaged one ErrCorrupt, and one that has
+// other versions only ErrVersion.
 func Read(path, version string, into any) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -117,20 +124,12 @@ func Read(path, version string, into any) error {
 	if err != nil {
 		return fmt.Errorf("read %q: %w", path, err)
 	}
-	if err := Decode(content, version, into); err != nil {
-		return fmt.Errorf("read %q: %w", path, err)
-	}
-	return nil
-}
-
-// Decode is Read for content that is in memory already.
-func Decode(content []byte, version string, into any) error {
 	d, err := decode(content, version)
 	if err != nil {
-		return err
+		return fmt.Errorf("read %q: %w", path, err)
 	}
 	if err := json.Unmarshal(d.Data, into); err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return fmt.Errorf("read %q: %w: %w", path, ErrCorrupt, err)
 	}
 	return nil
 }

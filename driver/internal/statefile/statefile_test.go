@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ type document struct{ Text string }
 func TestWhatWasWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	for _, want := range []string{"first", "second <&> é"} {
-		if err := statefile.Write(path, "v1", document{want}); err != nil {
+		if err := statefile.Write(t.Context(), path, "v1", document{want}); err != nil {
 			t.Fatal(err)
 		}
 		var got document
@@ -29,11 +30,42 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 			t.Errorf("got %q, want %q", got.Text, want)
 		}
 	}
-	// Nothing else is left in the directory.
+	// Nothing but the lock is left beside it.
 	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(entries) != 1 {
+	if err != nil || len(entries) != 2 {
 		t.Errorf("directory has %v, %v", entries, err)
 	}
+}
+
+// file is one with the content.
+func file(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "state.json")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestWritersOfOneFileDoNotMix(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	// Given several drivers that write the file at the same time, each what it
+	// knows, then each succeeds, and the file is whole at any time.
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 20 {
+				if err := statefile.Write(t.Context(), path, "v1", document{strings.Repeat("x", 100*i)}); err != nil {
+					t.Error(err)
+				}
+				var d document
+				if err := statefile.Read(path, "v1", &d); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func TestDamageIsNoticed(t *testing.T) {
@@ -48,27 +80,27 @@ func TestDamageIsNoticed(t *testing.T) {
 		"no data":       `{"v1":{"checksum":""}}`,
 		"not an object": `[]`,
 	} {
-		if err := statefile.Decode([]byte(content), "v1", &d); !errors.Is(err, statefile.ErrCorrupt) {
+		if err := statefile.Read(file(t, content), "v1", &d); !errors.Is(err, statefile.ErrCorrupt) {
 			t.Errorf("%s: got %v, want ErrCorrupt", name, err)
 		}
 	}
-	if err := statefile.Decode([]byte(`{"v2":{"checksum":"","data":{}}}`), "v1", &d); !errors.Is(err, statefile.ErrVersion) {
+	if err := statefile.Read(file(t, `{"v2":{"checksum":"","data":{}}}`), "v1", &d); !errors.Is(err, statefile.ErrVersion) {
 		t.Errorf("another version gives %v", err)
 	}
 }
 
 func TestReformattedFileIsStillGood(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
-	if err := statefile.Write(path, "v1", document{"text"}); err != nil {
+	if err := statefile.Write(t.Context(), path, "v1", document{"text"}); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	spaced := []byte(" \n" + string(data[:len(data)-1]) + " ")
+	spaced := " \n" + string(data[:len(data)-1]) + " "
 	var got document
-	if err := statefile.Decode(spaced, "v1", &got); err != nil || got.Text != "text" {
+	if err := statefile.Read(file(t, spaced), "v1", &got); err != nil || got.Text != "text" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
