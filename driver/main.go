@@ -213,7 +213,7 @@ func listenHTTP(ctx context.Context, address string, handler http.Handler) (stop
 	if err != nil {
 		return nil, fmt.Errorf("serve HTTP: %w", err)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

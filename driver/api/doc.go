@@ -25,7 +25,9 @@ const (
 )
 
 // Attributes of a device. They are published without a domain, which means
-// that of the driver: in CEL device.attributes["gpu.lab.example"].uuid.
+// that of the driver: in CEL device.attributes["gpu.lab.example"].uuid. Besides
+// there is the standard one for the bus address, resource.kubernetes.io/pciBusID,
+// in the form 0000:17:00.0.
 const (
 	AttributeType              = "type"                  // string, always "gpu" for a whole GPU
 	AttributeUUID              = "uuid"                  // string, "GPU-..."
@@ -37,9 +39,6 @@ const (
 	AttributeCUDAVersion       = "cudaDriverVersion"     // version
 	AttributeIndex             = "index"                 // int, NVML's index
 	AttributeSimulated         = "simulated"             // bool
-	// AttributePCIBusID is the standard attribute for the bus address, in the
-	// form 0000:17:00.0. It has a domain of its own.
-	AttributePCIBusID = "resource.kubernetes.io/pciBusID"
 	// CapacityMemory is the frame buffer in bytes.
 	CapacityMemory = "memory"
 	// TypeGPU is the value of AttributeType.

@@ -36,7 +36,9 @@ type DeviceStatus struct {
 	UUID    string `json:"uuid"`
 	Health  string `json:"health"`            // HealthHealthy, HealthUnhealthy, HealthUnknown
 	Message string `json:"message,omitempty"` // empty when healthy
-	// UsedBytes is the memory in use, of TotalBytes; both 0 when unreadable.
+	// UsedBytes is the memory in use when the GPU was last asked, of
+	// TotalBytes, which is as found at the driver's start. Each is 0 when it
+	// could not be read.
 	UsedBytes  uint64 `json:"usedBytes"`
 	TotalBytes uint64 `json:"totalBytes"`
 }

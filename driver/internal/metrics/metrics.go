@@ -35,7 +35,7 @@ type Live struct {
 	HealthWatchers   func() int
 	CheckpointWrites func() int
 	ReportsDropped   func() int64
-	PreparedClaims   func() int // in the checkpoint, complete or not
+	PreparedClaims   func() int // in the checkpoint, complete or not; -1 if it cannot be read
 }
 
 // New makes all metrics, at zero.
@@ -84,14 +84,18 @@ func New(live Live) *Metrics {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		gauge("prepared_claims", "Claims in the node's checkpoint.", func() float64 { return float64(live.PreparedClaims()) }),
 		gauge("health_watchers", "Open health streams.", func() float64 { return float64(live.HealthWatchers()) }),
-		gauge("checkpoint_writes", "How often this process replaced the checkpoint.", func() float64 { return float64(live.CheckpointWrites()) }),
-		gauge("reports_dropped", "Reports for the timeline that were lost.", func() float64 { return float64(live.ReportsDropped()) }),
+		counter("checkpoint_writes_total", "How often this process wrote the checkpoint.", func() float64 { return float64(live.CheckpointWrites()) }),
+		counter("reports_dropped_total", "Reports for the timeline that were lost.", func() float64 { return float64(live.ReportsDropped()) }),
 	)
 	return m
 }
 
 func gauge(name, help string, value func() float64) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, value)
+}
+
+func counter(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, value)
 }
 
 // Begin counts a claim in and gives what counts it out again.

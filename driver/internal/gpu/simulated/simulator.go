@@ -79,7 +79,7 @@ func New(cfg Config) (*Simulator, error) {
 }
 
 func readInventory(path string) (api.Inventory, error) {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return api.DefaultInventory(), nil
 	}
