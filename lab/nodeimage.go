@@ -22,17 +22,23 @@ func newNodeImage(l *lab) *cobra.Command {
 
 func newNodeImageBuild(l *lab) *cobra.Command {
 	var o nodeimage.Options
+	var kubelet kubeletChoice
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build a node image from source, with no image registry",
 		Long: `Builds a node image from Go modules and Debian packages. Takes 10 to 20 minutes on two
 cores the first time; interrupted, it goes on where it stopped; a second time it does
 nothing. With --kubelet the kubelet is older than the rest, for clusters of mixed
-versions.`,
+versions, or comes from a Kubernetes checkout: a clone, or a copy of the module
+k8s.io/kubernetes. It is compiled again when a file of the checkout has changed.`,
 		Example: `  lab node-image build --kubernetes v1.36.3
-  lab node-image build --kubernetes v1.37.2 --kubelet v1.36.3`,
+  lab node-image build --kubernetes v1.37.2 --kubelet v1.36.3
+  lab node-image build --kubelet ./kubernetes`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.Kubelet, o.Checkout, err = kubelet.open(cmd.Context()); err != nil {
+				return err
+			}
 			engine, err := host.EnsureEngine(cmd.Context(), l.ui)
 			if err != nil {
 				return err
@@ -46,7 +52,7 @@ versions.`,
 		},
 	}
 	versionFlag(cmd, &o.Kubernetes, "kubernetes", nodeimage.DefaultKubernetes, "Kubernetes `version`")
-	versionFlag(cmd, &o.Kubelet, "kubelet", "", "`version` of the kubelet; default: as --kubernetes")
+	kubeletFlags(cmd, &kubelet, "`version` of the kubelet, or the directory of a Kubernetes checkout; default: as --kubernetes")
 	return cmd
 }
 

@@ -77,8 +77,7 @@ func (m maker) buildNode(ctx context.Context) (Image, error) {
 // buildMixed puts another kubelet on top of a node image, built or pulled.
 func (m maker) buildMixed(ctx context.Context, base Image) (Image, error) {
 	ref := builtRef(base.Kubernetes, m.Kubelet)
-	program := kubernetesProgram("kubelet", m.Kubelet, "kubelet")
-	key := mixedKey(base, program.step(goTools{}))
+	key := mixedKey(base, m.kubeletStep(goTools{}))
 	if image, ok, err := m.current(ctx, ref, key); err != nil || ok {
 		return image, err
 	}
@@ -87,11 +86,11 @@ func (m maker) buildMixed(ctx context.Context, base Image) (Image, error) {
 		return Image{}, err
 	}
 	defer done()
-	kubelet := program.step(b.tools)
+	kubelet := m.kubeletStep(b.tools)
 	what := compilingNothing
 	if !b.store.has(kubelet) {
 		what = compilingKubelet
-		if err := b.tools.checkKubernetes(ctx, m.Kubelet); err != nil {
+		if err := m.checkKubeletSource(ctx, b); err != nil {
 			return Image{}, err
 		}
 	}
@@ -103,12 +102,13 @@ func (m maker) buildMixed(ctx context.Context, base Image) (Image, error) {
 		return Image{}, unfinished(ctx, err)
 	}
 	progress := m.ui.Step("making node image %s", ref)
-	err = replaceKubelet(ctx, m.eng, base.ID, filepath.Join(dir, "kubelet"), ref, labels(key, base.Kubernetes, m.Kubelet))
+	err = replaceKubelet(ctx, m.eng, base.ID, filepath.Join(dir, "kubelet"), ref, m.mixedLabels(key, base.Kubernetes))
 	progress.Done(err)
 	if err != nil {
 		return Image{}, unfinished(ctx, err)
 	}
 	b.tidy()
+	m.dropOlder(ctx, b, ref)
 	return m.verified(ctx, ref, base.Kubernetes, m.Kubelet)
 }
 
@@ -127,10 +127,10 @@ func (m maker) checkKubelet(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	if b.store.has(kubernetesProgram("kubelet", m.Kubelet, "kubelet").step(b.tools)) {
+	if b.store.has(m.kubeletStep(b.tools)) {
 		return nil
 	}
-	return b.tools.checkKubernetes(ctx, m.Kubelet)
+	return m.checkKubeletSource(ctx, b)
 }
 
 // verified inspects an image that was just made: it must be what it was made

@@ -11,9 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/mod/modfile"
-
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
+	"github.com/dra-lab/dra-lab/lab/kubesource"
 )
 
 // A program is a set of commands out of one Go module.
@@ -28,6 +27,8 @@ type program struct {
 	ldflags  string
 	cgo      bool // linked statically against the host's C libraries
 	staging  bool // Kubernetes: the module's replace block points into its own tree
+
+	checkout *kubesource.Checkout // to build from instead of the module's version; may be nil
 }
 
 // step returns the step that builds p. Its output holds one file per package.
@@ -70,17 +71,8 @@ func (p program) build(ctx context.Context, tools goTools, out string, progress 
 	}
 	goMod := minimalModule(p.module, p.version)
 	if p.staging {
-		progress.Update("downloading " + p.module)
-		upstream, err := tools.module(ctx, dir, p.module, p.version)
-		if err != nil {
+		if goMod, err = p.stagingModule(ctx, tools, dir, progress); err != nil {
 			return err
-		}
-		data, err := os.ReadFile(upstream.GoMod)
-		if err != nil {
-			return fmt.Errorf("read go.mod of %s %s: %w", p.module, p.version, err)
-		}
-		if goMod, err = stagingModule(data, p.module, p.version); err != nil {
-			return fmt.Errorf("derive a module from %s %s: %w", p.module, p.version, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), goMod, 0o644); err != nil {
@@ -98,16 +90,22 @@ func (p program) build(ctx context.Context, tools goTools, out string, progress 
 	}
 	cmd := tools.command(ctx, dir, p.cgo, args...)
 	compiled := 0
+	var said strings.Builder // without what is progress
 	_, err = run(ctx, cmd, func(line string) {
 		if pkg, ok := compiledPackage(line); ok {
 			compiled++
 			progress.Update(fmt.Sprintf("compiling %s (%d packages)", pkg, compiled))
 		} else if what, ok := strings.CutPrefix(line, "go: downloading "); ok {
 			progress.Update("downloading " + what)
+		} else {
+			said.WriteString(line + "\n")
 		}
 	})
 	if err != nil {
-		return classifyModuleError(p.module, p.version, err)
+		return p.notBuilt(dir, said.String(), err)
+	}
+	if p.checkout != nil {
+		return p.checkout.Unchanged()
 	}
 	return nil
 }
@@ -131,60 +129,6 @@ func minimalModule(module, version string) []byte {
 // ownModule names the module that builds another one.
 func ownModule(module string) string {
 	return "dra-lab.invalid/" + filepath.Base(strings.TrimSuffix(module, "/v2"))
-}
-
-// stagingModule derives a module that builds Kubernetes from outside. Upstream
-// replaces k8s.io/api and its like by directories of its own tree, which a
-// module download does not hold; the same code is published as k8s.io/api
-// v0.X.Y for Kubernetes v1.X.Y.
-func stagingModule(upstream []byte, module, version string) ([]byte, error) {
-	staging, err := stagingVersion(version)
-	if err != nil {
-		return nil, err
-	}
-	from, err := modfile.Parse("go.mod", upstream, nil)
-	if err != nil {
-		return nil, err
-	}
-	to := &modfile.File{Syntax: &modfile.FileSyntax{}}
-	if err := to.AddModuleStmt(ownModule(module)); err != nil {
-		return nil, err
-	}
-	if from.Go != nil {
-		if err := to.AddGoStmt(from.Go.Version); err != nil {
-			return nil, err
-		}
-	}
-	for _, setting := range from.Godebug {
-		if err := to.AddGodebug(setting.Key, setting.Value); err != nil {
-			return nil, err
-		}
-	}
-	if err := to.AddRequire(module, version); err != nil {
-		return nil, err
-	}
-	for _, replace := range from.Replace {
-		path, ok := strings.CutPrefix(replace.New.Path, "./staging/src/")
-		if !ok {
-			continue
-		}
-		if err := to.AddReplace(replace.Old.Path, "", path, staging); err != nil {
-			return nil, err
-		}
-	}
-	if len(to.Replace) == 0 {
-		return nil, errors.New("go.mod replaces nothing by ./staging")
-	}
-	return to.Format()
-}
-
-// stagingVersion turns v1.37.2 into v0.37.2.
-func stagingVersion(version string) (string, error) {
-	rest, ok := strings.CutPrefix(version, "v1.")
-	if !ok {
-		return "", fmt.Errorf("version %q does not start with v1", version)
-	}
-	return "v0." + rest, nil
 }
 
 // goTools runs the host's Go with settings of our own, so that what the user

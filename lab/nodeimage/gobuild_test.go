@@ -12,61 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
-
-const upstreamGoMod = `// This is a generated file.
-module k8s.io/kubernetes
-
-go 1.26.0
-
-godebug default=go1.26
-
-require (
-	bitbucket.org/bertimus9/systemstat v0.5.0
-	k8s.io/api v0.0.0
-)
-
-replace (
-	k8s.io/api => ./staging/src/k8s.io/api
-	k8s.io/client-go => ./staging/src/k8s.io/client-go
-)
-`
-
-func TestStagingModule(t *testing.T) {
-	got, err := stagingModule([]byte(upstreamGoMod), "k8s.io/kubernetes", "v1.37.2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `module dra-lab.invalid/kubernetes
-
-go 1.26.0
-
-godebug default=go1.26
-
-require k8s.io/kubernetes v1.37.2
-
-replace k8s.io/api => k8s.io/api v0.37.2
-
-replace k8s.io/client-go => k8s.io/client-go v0.37.2
-`
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("go.mod (-want +got):\n%s", diff)
-	}
-	if _, err := stagingModule([]byte("module k8s.io/kubernetes\n"), "k8s.io/kubernetes", "v1.37.2"); err == nil {
-		t.Error("a go.mod without staging is taken for Kubernetes'")
-	}
-}
-
-func TestStagingVersion(t *testing.T) {
-	for in, want := range map[string]string{"v1.37.2": "v0.37.2", "v1.38.0-beta.0": "v0.38.0-beta.0", "v2.0.0": ""} {
-		if got, err := stagingVersion(in); got != want || (err == nil) != (want != "") {
-			t.Errorf("stagingVersion(%s) = %q, %v", in, got, err)
-		}
-	}
-}
 
 func TestCompiledPackage(t *testing.T) {
 	for line, want := range map[string]bool{

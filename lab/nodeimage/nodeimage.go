@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/mod/semver"
 
 	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
+	"github.com/dra-lab/dra-lab/lab/kubesource"
 )
 
 // DefaultKubernetes is the version that is built if nobody asks for one.
@@ -26,6 +28,10 @@ type Options struct {
 	// control plane. Such images are always made here: one layer on top of the
 	// image for Kubernetes. It must not be newer than Kubernetes.
 	Kubelet string
+
+	// Checkout, if not nil, is where the kubelet comes from, instead of a
+	// version. What it is based on must not be newer than Kubernetes.
+	Checkout *kubesource.Checkout
 
 	// Repository is where to pull images from. "" is kindest/node at Docker's
 	// registry, pinned by digest where kind's release notes have one.
@@ -47,10 +53,14 @@ func (o Options) complete() (Options, error) {
 			return o, err
 		}
 	}
-	if o.Kubelet != "" {
+	if o.Checkout != nil {
+		o.Kubelet = o.Checkout.Version()
+	} else if o.Kubelet != "" {
 		if o.Kubelet, err = ParseVersion(o.Kubelet); err != nil {
 			return o, err
 		}
+	}
+	if o.Kubelet != "" {
 		o.Kubernetes = orDefault(o.Kubernetes, DefaultKubernetes)
 		if semver.Compare(o.Kubelet, o.Kubernetes) > 0 {
 			err := fmt.Errorf("kubelet %s is newer than Kubernetes %s", o.Kubelet, o.Kubernetes)
@@ -75,7 +85,7 @@ func (o Options) complete() (Options, error) {
 func builtRef(kubernetes, kubelet string) string {
 	ref := builtRepository + ":" + kubernetes
 	if kubelet != "" {
-		ref += "-kubelet-" + kubelet
+		ref += "-kubelet-" + strings.ReplaceAll(kubelet, "+", "-") // which a tag cannot have
 	}
 	return ref
 }

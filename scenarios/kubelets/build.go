@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/kubesource"
 )
 
 // Not a package of this module: it is compiled in a module per version.
@@ -24,12 +25,18 @@ var programFiles embed.FS
 
 // Kubelet is a version of the plugin manager.
 type Kubelet struct {
-	// Version is a released version of Kubernetes, "v1.37.2".
+	// Version is a released version of Kubernetes, "v1.37.2", or what the
+	// checkout calls itself.
 	Version string
+	// Checkout, if not nil, is compiled instead of a release.
+	Checkout *kubesource.Checkout
 	// Patch, if not empty, is applied to a copy of the plugin package. It is
 	// a unified diff without context lines.
 	Patch []byte
 }
+
+// FromCheckout is the plugin manager of a Kubernetes checkout.
+func FromCheckout(c kubesource.Checkout) Kubelet { return Kubelet{Version: c.Version(), Checkout: &c} }
 
 // Name is what a column is called.
 func (k Kubelet) Name() string {
@@ -37,6 +44,13 @@ func (k Kubelet) Name() string {
 		return k.Version + " mended"
 	}
 	return k.Version
+}
+
+// Build makes sure that k is compiled, as the first measurement does otherwise. The
+// error is a [kubesource.CompileError] if a checkout does not compile.
+func Build(ctx context.Context, k Kubelet) error {
+	_, err := build(ctx, k)
+	return err
 }
 
 // build returns the program that has the plugin manager of k. It is compiled on
@@ -51,7 +65,11 @@ func build(ctx context.Context, k Kubelet) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(cache, "kubelets")
-	program := filepath.Join(dir, "manager-"+k.Version+"-"+digest(k, files))
+	family := "manager-"
+	if k.Checkout != nil {
+		family += k.Checkout.Key() + "-"
+	}
+	program := filepath.Join(dir, family+k.Version+"-"+digest(k, files))
 	if _, err := os.Stat(program); err == nil {
 		return program, nil
 	}
@@ -69,6 +87,19 @@ func build(ctx context.Context, k Kubelet) (string, error) {
 	// Only whole programs have the name: somebody else may build the same.
 	if err := os.Rename(filepath.Join(work, "manager"), program); err != nil {
 		return "", fmt.Errorf("keep plugin manager %s: %w", k.Name(), err)
+	}
+	if k.Checkout == nil {
+		return program, nil
+	}
+	// Earlier states of the checkout will not come again.
+	earlier, err := filepath.Glob(filepath.Join(dir, family+"*"))
+	for _, old := range earlier {
+		if old != program {
+			err = errors.Join(err, os.Remove(old))
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("remove earlier plugin manager of %q: %w", k.Checkout.Dir, err)
 	}
 	return program, nil
 }
@@ -105,19 +136,13 @@ func digest(k Kubelet, files map[string][]byte) string {
 
 // compile builds the program as dir/manager.
 func compile(ctx context.Context, dir, buildCache string, k Kubelet, files map[string][]byte) error {
-	source, err := download(ctx, dir, buildCache, k.Version)
+	source, goMod, err := k.source(ctx, dir, buildCache)
 	if err != nil {
 		return err
 	}
-	goMod, err := os.ReadFile(source.GoMod)
-	if err != nil {
-		return fmt.Errorf("read upstream's go.mod: %w", err)
-	}
-	if files["go.mod"], err = moduleFile(goMod, k.Version); err != nil {
-		return err
-	}
+	files["go.mod"] = goMod
 	if len(k.Patch) > 0 {
-		if err := copyPatched(filepath.Join(source.Dir, pluginPackage), filepath.Join(dir, "plugin"), k.Patch); err != nil {
+		if err := copyPatched(filepath.Join(source, pluginPackage), filepath.Join(dir, "plugin"), k.Patch); err != nil {
 			return err
 		}
 	}
@@ -129,7 +154,42 @@ func compile(ctx context.Context, dir, buildCache string, k Kubelet, files map[s
 	// The flags are those of node images, so that both share what they can.
 	_, err = goCommand(ctx, dir, buildCache, "build", "-trimpath", "-buildvcs=false",
 		"-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o", "manager", ".")
-	return err
+	if k.Checkout == nil {
+		return err
+	}
+	if failure := (*goError)(nil); errors.As(err, &failure) {
+		if broken := k.Checkout.CompileError("the plugin manager", dir, failure.output); broken != nil {
+			return broken
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return k.Checkout.Unchanged()
+}
+
+// source says where the source of k lies, and derives the go.mod of a module that
+// compiles it.
+func (k Kubelet) source(ctx context.Context, dir, buildCache string) (string, []byte, error) {
+	// Imported by the program itself.
+	uses := []string{"k8s.io/apiserver", "k8s.io/kubelet"}
+	if k.Checkout != nil {
+		goMod, err := k.Checkout.Module(modulePath, uses...)
+		return k.Checkout.Dir, goMod, err
+	}
+	released, err := download(ctx, dir, buildCache, k.Version)
+	if err != nil {
+		return "", nil, err
+	}
+	upstream, err := os.ReadFile(released.GoMod)
+	if err != nil {
+		return "", nil, fmt.Errorf("read upstream's go.mod: %w", err)
+	}
+	goMod, err := kubesource.ReleaseModule(modulePath, upstream, k.Version, uses...)
+	if err != nil {
+		return "", nil, fmt.Errorf("derive module: %w", err)
+	}
+	return released.Dir, goMod, nil
 }
 
 type downloaded struct{ GoMod, Dir, Error string }
@@ -188,13 +248,25 @@ func goCommand(ctx context.Context, dir, buildCache string, args ...string) ([]b
 		"GOOS=", "GOARCH=", "GOEXPERIMENT=", "CGO_ENABLED=0", "GOCACHE="+buildCache, "GOTMPDIR="+dir)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return out, fmt.Errorf("go %s: %w: %s", args[0], err, lastLines(string(exit.Stderr), 5))
+		return out, &goError{verb: args[0], output: string(exit.Stderr), err: err}
 	}
 	if err != nil {
 		return out, fmt.Errorf("go %s: %w", args[0], err)
 	}
 	return out, nil
 }
+
+// goError is a run of Go that failed.
+type goError struct {
+	verb, output string
+	err          error
+}
+
+func (e *goError) Error() string {
+	return fmt.Sprintf("go %s: %v: %s", e.verb, e.err, lastLines(e.output, 5))
+}
+
+func (e *goError) Unwrap() error { return e.err }
 
 func lastLines(s string, n int) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")

@@ -65,23 +65,3 @@ func TestPatchWithoutContext(t *testing.T) {
 		})
 	}
 }
-
-func TestModuleFile(t *testing.T) {
-	got, err := moduleFile([]byte("module k8s.io/kubernetes\n\ngo 1.26.0\n\nrequire k8s.io/api v0.0.0\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"), "v1.40.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"go 1.26.0\n", "require k8s.io/kubernetes v1.40.1\n", "replace k8s.io/api => k8s.io/api v0.40.1\n"} {
-		if !strings.Contains(string(got), want) {
-			t.Errorf("module file lacks %q:\n%s", want, got)
-		}
-	}
-	for name, c := range map[string]struct{ upstream, version string }{
-		"not a version of Kubernetes": {"replace k8s.io/api => ./staging/src/k8s.io/api", "0.40.1"},
-		"nothing replaced":            {"go 1.26.0", "v1.40.1"},
-	} {
-		if _, err := moduleFile([]byte(c.upstream), c.version); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
