@@ -122,8 +122,12 @@ func (l fileLock) waitFor(ctx context.Context, u *ui.UI) (f *os.File, err error)
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, fmt.Errorf("lock %s: %w", l.what, cause)
 		}
-		return nil, ui.WithHint(fmt.Errorf("lock %s: %w: %s", l.what, ErrLocked, l.holder()),
-			"wait until it is done, or end it with \"kill %d\" and run this again", l.holder().PID)
+		by := l.holder()
+		err = fmt.Errorf("lock %s: %w: %s", l.what, ErrLocked, by)
+		if by.PID == 0 {
+			return nil, ui.WithHint(err, "wait until it is done and run this again")
+		}
+		return nil, ui.WithHint(err, "wait until it is done, or end it with \"kill %d\" and run this again", by.PID)
 	}
 	return f, err
 }

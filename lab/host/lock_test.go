@@ -142,3 +142,21 @@ func TestLockRefusesPaths(t *testing.T) {
 		}
 	}
 }
+
+// A holder that had no room to write its name is not ended with "kill 0", which
+// would end the reader's own shell and all that it runs.
+func TestLockOfUnknownHolder(t *testing.T) {
+	lock := fileLock{path: filepath.Join(t.TempDir(), "l", "x.lock"), what: "x", wait: time.Millisecond}
+	unsigned, err := lock.try()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unsigned.Close()
+	_, err = lock.lock(t.Context(), silent())
+	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("error = %v, want ErrLocked", err)
+	}
+	if hint := ui.Hint(err); hint == "" || strings.Contains(hint, "kill") {
+		t.Errorf("hint = %q, want one to wait", hint)
+	}
+}
