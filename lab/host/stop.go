@@ -125,6 +125,9 @@ func (p privateEngine) removeContainers(ctx context.Context) error {
 		// Containers or a daemon without the other: only the whole engine
 		// knows what there is and how to remove it.
 		if err := p.start(ctx, silent()); err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return cause // that it did not start says nothing
+			}
 			if shims, listErr := p.shims(); listErr != nil || len(shims) > 0 {
 				return errors.Join(err, listErr)
 			}

@@ -311,3 +311,25 @@ func TestFindDaemon(t *testing.T) {
 		}
 	}
 }
+
+// Somebody who interrupts a stop while the engine is only on disk, as after a
+// reboot, has not shown that no container is in it: the next stop must look.
+func TestInterruptedStopForgetsNothing(t *testing.T) {
+	dir := t.TempDir()
+	p := privateEngine{run: filepath.Join(dir, "file", "engine"), data: filepath.Join(dir, "data"), prefix: "dltest"}
+	// Given an engine that has run, and cannot start: its run directory is in a file.
+	if err := os.MkdirAll(p.data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{p.networkFile(), filepath.Join(dir, "file")} {
+		if err := os.WriteFile(file, []byte("{}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	interrupt := errors.New("interrupted")
+	cancel(interrupt)
+	if err := p.removeContainers(ctx); !errors.Is(err, interrupt) {
+		t.Errorf("removeContainers = %v, want %v", err, interrupt)
+	}
+}
