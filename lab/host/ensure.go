@@ -222,8 +222,11 @@ func (n ensurer) startPrivate(ctx context.Context) (*Engine, error) {
 		return nil, fmt.Errorf("reach private engine %q: %s", p.socket(), facts.Unreachable)
 	}
 	if err := n.check(ctx, &facts); err != nil {
-		return nil, ui.WithHint(ui.WithDetail(fmt.Errorf("use private engine %q: %w", p.socket(), err),
-			"last lines of "+p.log(), tail(p.log())),
+		err = fmt.Errorf("use private engine %q: %w", p.socket(), err)
+		if context.Cause(ctx) != nil {
+			return nil, err // nothing is wrong with the engine
+		}
+		return nil, ui.WithHint(ui.WithDetail(err, "last lines of "+p.log(), tail(p.log())),
 			"this machine may itself be a container: give it more privileges (docker run --privileged), or run the lab on the machine below it")
 	}
 	return facts.engine(), nil

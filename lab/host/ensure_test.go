@@ -219,6 +219,18 @@ func TestInspectIsBounded(t *testing.T) {
 	}
 }
 
+// Nor does one that answers, and then never comes to the end of a container.
+func TestCheckIsBounded(t *testing.T) {
+	fakeDocker(t, answers, "exec sleep 600")
+	cause := errors.New("no answer")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, cause)
+	defer cancel()
+	facts := EngineFacts{Kind: "docker"}
+	if err := facts.check(ctx, *facts.engine()); !errors.Is(err, cause) || facts.Unprivileged != "no answer" {
+		t.Errorf("check = %v, Unprivileged = %q; want the deadline's cause", err, facts.Unprivileged)
+	}
+}
+
 func TestReadInfo(t *testing.T) {
 	var docker, podman EngineFacts
 	err := docker.readDocker([]byte(`{"ServerVersion":"29.0.0","CgroupVersion":"2","DockerRootDir":"/d","SecurityOptions":["name=rootless"]}`))

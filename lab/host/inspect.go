@@ -177,9 +177,18 @@ func (facts *EngineFacts) readPodman(text []byte) error {
 	return nil
 }
 
+// checkTimeout bounds how long an engine may take to load and run the probe: a
+// second or two, and tens of them where much else goes on.
+const checkTimeout = 2 * time.Minute
+
 // check lets the engine run a privileged container and notes the outcome.
 func (facts *EngineFacts) check(ctx context.Context, e Engine) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("no privileged container ran within %s", checkTimeout))
+	defer cancel()
 	noSysResource, err := e.verify(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
 	if err != nil {
 		facts.Unprivileged = err.Error()
 		return err

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -48,7 +49,9 @@ func (e *Engine) verify(ctx context.Context) (noSysResource bool, err error) {
 		return false, fmt.Errorf("load probe image: %w", err)
 	}
 	defer func() {
-		if _, e := output(e.Command(context.WithoutCancel(ctx), "rmi", "--force", tag)); e != nil {
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if _, e := output(e.Command(cleanup, "rmi", "--force", tag)); e != nil {
 			err = errors.Join(err, fmt.Errorf("remove probe image: %w", e))
 		}
 	}()
