@@ -500,7 +500,7 @@ func mustRun(t *testing.T, cmd *exec.Cmd) string {
 // testUI shows progress in the test's log.
 func testUI(t *testing.T) *ui.UI { return ui.New(t.Output(), t.Output(), 1) }
 
-// The configuration that keeps dockerd's hands off everything that is not ours.
+// The bridge has an address inside of the first network, not the network's own.
 func TestFirstHost(t *testing.T) {
 	got := firstHost(netip.MustParsePrefix("10.213.0.0/16"))
 	if want := netip.MustParsePrefix("10.213.0.1/24"); got != want {

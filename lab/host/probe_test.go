@@ -53,17 +53,19 @@ func TestCgroupVersion(t *testing.T) {
 		files map[string]string
 		want  int
 	}{
-		"two":                  {map[string]string{"cgroup.controllers": "cpu"}, 2},
-		"one":                  {map[string]string{"memory/tasks": ""}, 1},
-		"two beside one":       {map[string]string{"memory/tasks": "", "unified/cgroup.controllers": ""}, 1},
-		"nothing mounted":      {nil, 0},
-		"no such place at all": {map[string]string{}, 0},
+		"two":             {map[string]string{"cgroup.controllers": "cpu"}, 2},
+		"one":             {map[string]string{"memory/tasks": ""}, 1},
+		"two beside one":  {map[string]string{"memory/tasks": "", "unified/cgroup.controllers": ""}, 1},
+		"nothing mounted": {nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := cgroupVersion(tree(t, tc.files)); got != tc.want {
 				t.Errorf("cgroupVersion = %d, want %d", got, tc.want)
 			}
 		})
+	}
+	if got := cgroupVersion(filepath.Join(t.TempDir(), "none")); got != 0 {
+		t.Errorf("cgroupVersion of no directory = %d, want 0", got)
 	}
 }
 
