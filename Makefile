@@ -5,6 +5,10 @@ LAB       := bin/lab
 NAME      ?= dra-lab
 TEST_NAME ?= dra-lab-test
 
+# The flags that cgo has anyway, and silence about go-nvml's bindings of functions that NVIDIA
+# has deprecated.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
 .DEFAULT_GOAL := help
 
 ##@ The lab

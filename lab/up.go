@@ -110,6 +110,7 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return err
 	}
+	driver := install.Options{Artifacts: artifacts, GPUs: gpus}
 	c, err := cluster.Ensure(ctx, cluster.Options{
 		Name:         o.name,
 		Config:       config,
@@ -117,11 +118,16 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 		Restrictions: engine.Restrictions,
 		Retain:       o.retain,
 		Wait:         o.wait,
+		Meanwhile: func(ctx context.Context, nodes []cluster.Node) {
+			if err := install.Preload(ctx, nodes, driver, l.ui); err != nil {
+				l.ui.Debug("%v", err) // Install does what is missing, and says why it cannot
+			}
+		},
 	}, l.ui)
 	if err != nil {
 		return err
 	}
-	if err := install.Install(ctx, c, install.Options{Artifacts: artifacts, GPUs: gpus}, l.ui); err != nil {
+	if err := install.Install(ctx, c, driver, l.ui); err != nil {
 		if ctx.Err() != nil {
 			err = ui.WithHint(err, "cluster %q stays, with the driver half installed: \"lab up --name %s\" goes on, \"lab down --name %s\" removes it", o.name, o.name, o.name)
 		}

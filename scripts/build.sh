@@ -17,11 +17,15 @@ done
 
 mkdir -p bin
 flags=(-trimpath -buildvcs=false -tags=grpcnotrace -ldflags=-s\ -w)
-CGO_ENABLED=0 go build "${flags[@]}" -o bin/lab ./lab
-CGO_ENABLED=0 go build "${flags[@]}" -o bin/trainer ./scenarios/trainer
+building() { echo "lab: building ${*/#/bin/} (minutes when Go's build cache is empty)" >&2; }
+
+building lab trainer reproduce
+CGO_ENABLED=0 go build "${flags[@]}" -o bin/ ./lab ./scenarios/trainer ./scenarios/upstream/reproduce
+building driver
 CGO_ENABLED=1 CGO_LDFLAGS_ALLOW='-Wl,-z,lazy' CGO_LDFLAGS='-Wl,-z,lazy' \
   go build "${flags[@]}" -o bin/driver ./driver
+building scenarios.test
 CGO_ENABLED=0 go test -c "${flags[@]}" -o bin/scenarios.test ./scenarios
-CGO_ENABLED=0 go build "${flags[@]}" -o bin/reproduce ./scenarios/upstream/reproduce
 # The race detector's part of `lab run connections` runs in a process of its own.
+building connections-race
 CGO_ENABLED=1 go build -race -trimpath -buildvcs=false -o bin/connections-race ./scenarios/connections/racecheck

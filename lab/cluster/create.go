@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
@@ -46,6 +47,11 @@ type Options struct {
 	Retain bool
 	// Wait is how long nodes get to become ready; 0 is 4 minutes.
 	Wait time.Duration
+	// Meanwhile, if not nil, is called while kubeadm works, which leaves a machine
+	// idle for much of its time: the nodes run, but are no cluster yet. It is not
+	// called for a cluster that is there already. Its context ends when the
+	// creation fails; the creation ends after it.
+	Meanwhile func(context.Context, []Node)
 }
 
 // Create makes a cluster and returns when all of its nodes are ready. A
@@ -236,12 +242,22 @@ func (m *maker) create(ctx context.Context) (*Cluster, error) {
 }
 
 // make runs kind and waits for the nodes.
-func (m *maker) make(ctx context.Context, s *state) error {
+func (m *maker) make(ctx context.Context, s *state) (err error) {
 	network, err := newNetwork(ctx, m.engine)
 	if err != nil {
 		return err
 	}
+	meanwhile, cancel := context.WithCancelCause(ctx)
+	var group sync.WaitGroup
+	defer func() {
+		if err != nil {
+			cancel(err)
+		}
+		group.Wait()
+		cancel(nil)
+	}()
 	log := newLogger(m.ui)
+	log.kubeadmStarts = sync.OnceFunc(func() { group.Go(func() { m.meanwhile(meanwhile) }) })
 	provider := m.engine.kindProvider(log)
 	err = m.runKind(ctx, provider)
 	log.close(err)
@@ -260,6 +276,19 @@ func (m *maker) make(ctx context.Context, s *state) error {
 	}
 	s.Phase = phaseReady
 	return m.found.dir.write(*s)
+}
+
+// meanwhile has the caller do what it wants to do while kubeadm works.
+func (m *maker) meanwhile(ctx context.Context) {
+	if m.Meanwhile == nil {
+		return
+	}
+	nodes, err := newCluster(m.engine, m.found).Nodes(ctx)
+	if err != nil {
+		m.ui.Debug("%v", err) // what cannot be done now is done later
+		return
+	}
+	m.Meanwhile(ctx, nodes)
 }
 
 // runKind runs kind's creation, which takes no context. If ctx ends, the nodes

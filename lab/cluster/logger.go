@@ -14,10 +14,15 @@ import (
 // when a step starts and " ✓ X" or " ✗ X" when it ends.
 type logger struct {
 	ui *ui.UI
+	// kubeadmStarts, if not nil, is called when kind starts kubeadm.
+	kubeadmStarts func()
 
 	mu    sync.Mutex
 	steps map[string]*ui.Step
 }
+
+// stepKubeadm is kind's step that runs kubeadm on the control plane.
+const stepKubeadm = "starting control-plane"
 
 func newLogger(u *ui.UI) *logger { return &logger{ui: u, steps: make(map[string]*ui.Step)} }
 
@@ -73,6 +78,9 @@ func (p progressLogger) Info(message string) {
 	case "•":
 		if p.steps[name] == nil {
 			p.steps[name] = p.ui.Step("%s", name)
+		}
+		if name == stepKubeadm && p.kubeadmStarts != nil {
+			p.kubeadmStarts()
 		}
 	case "✓", "✗":
 		var err error

@@ -58,6 +58,28 @@ func Install(ctx context.Context, c *cluster.Cluster, options Options, u *ui.UI)
 	return i.run(ctx)
 }
 
+// Preload brings to nodes of a cluster that is being made what Install would
+// bring otherwise: images and the inventory of GPUs. It needs no API server.
+// Whatever it does not get done is left for Install.
+func Preload(ctx context.Context, nodes []cluster.Node, options Options, u *ui.UI) error {
+	i := installer{options: options, ui: u}
+	onlyControlPlanes := !slices.ContainsFunc(nodes, func(n cluster.Node) bool { return !n.ControlPlane() })
+	var targets []string
+	for _, n := range nodes {
+		if n.ControlPlane() && !onlyControlPlanes {
+			continue
+		}
+		// It may still be starting, which this waits for.
+		if _, err := n.Exec(ctx, nil, "systemctl", "start", "containerd"); err != nil {
+			return fmt.Errorf("wait for containerd on node %q: %w", n.Name(), err)
+		}
+		i.nodes = append(i.nodes, n)
+		targets = append(targets, n.Name())
+	}
+	_, _, err := i.load(ctx, targets)
+	return err
+}
+
 // installer is one call of Install.
 type installer struct {
 	clients clients
