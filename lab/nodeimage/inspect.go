@@ -83,9 +83,7 @@ func inspect(ctx context.Context, eng Engine, ref string, found engineImage, cac
 			err = fmt.Errorf("image %q is not a node image: %w", ref, err)
 			return Image{}, ui.WithHint(err, "use an image of kindest/node, or build one with \"lab node-image build\"")
 		}
-		if err := writeInspection(file, inside); err != nil {
-			return Image{}, fmt.Errorf("remember what image %q brings: %w", ref, err)
-		}
+		_ = writeInspection(file, inside) // without it, the next look takes a second again
 	}
 	return Image{
 		Ref: ref, ID: found.ID,

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -104,6 +106,20 @@ func TestInspectRemembersByID(t *testing.T) {
 		if len(eng.calls) != look.runs {
 			t.Errorf("look %d: the engine was asked %d times", i, len(eng.calls))
 		}
+	}
+}
+
+// What an image brings can be told, too, where it cannot be remembered: on a full
+// disk, or from a cache that is somebody else's.
+func TestInspectWithoutACache(t *testing.T) {
+	eng := &scripted{script: `printf 'kubernetes=v1.37.2\nkubelet=Kubernetes v1.36.3\n'`}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	image, err := inspect(t.Context(), eng, "a:1", engineImage{ID: "sha256:aa"}, filepath.Join(file, "below"))
+	if err != nil || image.Kubelet != "v1.36.3" {
+		t.Errorf("image %+v, %v", image, err)
 	}
 }
 
