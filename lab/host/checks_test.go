@@ -81,7 +81,7 @@ func TestChecks(t *testing.T) {
 		"few inotify instances": {func(f *Facts) { f.InotifyInstances = 128 }, "inotify", "warn", "128 instances", "max_user_instances=512 fs.inotify.max_user_watches=524288"},
 		"little memory":         {func(f *Facts) { f.Available = 3 << 30 }, "memory", "warn", "building a node image", "swapon"},
 		"hardly any memory":     {func(f *Facts) { f.Available = 1 << 30 }, "memory", "fail", "a lab needs", "swapon"},
-		"little disk":           {func(f *Facts) { f.Disks[0].Free = 10e9 }, "disk", "warn", "takes 20.0 GB for a while", "DRA_LAB_CACHE"},
+		"little disk":           {func(f *Facts) { f.Disks[0].Free = 10e9 }, "disk", "warn", "takes 12.0 GB for a while", "DRA_LAB_CACHE"},
 		"full disk":             {func(f *Facts) { f.Disks = append(f.Disks, Disk{Path: "/var", Use: "images and nodes"}) }, "disk", "fail", "0.0 GB free at /var", "docker system prune"},
 		"disk not known":        {func(f *Facts) { f.Disks = nil }, "disk", "warn", "not known", "df"},
 		"GPU": {change: func(f *Facts) {

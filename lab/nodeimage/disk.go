@@ -34,8 +34,8 @@ const (
 )
 
 // needs estimates what a build takes at its peak, from measured builds with a
-// quarter on top: v1.37.2 took 8.1 GB in all, 1.7 GB of it sources, and left
-// 3.0 GB. What an interrupted build left behind is not subtracted.
+// quarter on top: v1.37.2 took 8 GB in all, 1.7 GB of it sources, and left
+// 3.6 GB. What an interrupted build left behind is not subtracted.
 func needs(cacheDir, moduleCache, engineRoot string, what compiling) []need {
 	var all []need
 	add := func(dir string, bytes uint64, what string) {
@@ -119,7 +119,7 @@ func (b *builder) checkDisk(ctx context.Context, eng Engine, what compiling) err
 		for _, n := range all {
 			total += n.bytes
 		}
-		b.ui.Info("building a node image takes 10 to 30 minutes and up to %s of disk, of which 3 GB stay in use; "+
+		b.ui.Info("building a node image takes 10 to 30 minutes and up to %s of disk, of which 4 GB stay in use; "+
 			"it can be interrupted and goes on where it stopped", size(total))
 	}
 	return nil
