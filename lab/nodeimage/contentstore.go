@@ -154,7 +154,7 @@ type containerd struct {
 	socket string
 	cmd    *exec.Cmd
 	log    *lineWriter
-	exited chan struct{} // closed when the process has ended; waitErr is set then
+	exited chan struct{} // closed when the process has ended; err is set then
 	err    error
 }
 
