@@ -52,6 +52,16 @@ func (n Node) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdout
 	return out.Bytes(), err
 }
 
+// Restart restarts the node's container, as a reboot does: its processes end and
+// what is in memory, such as /run, is gone. It returns when the container runs
+// again; the kubelet takes some seconds more.
+func (n Node) Restart(ctx context.Context) error {
+	if _, err := n.engine.output(ctx, "restart", n.container.id); err != nil {
+		return fmt.Errorf("restart node %q: %w", n.Name(), err)
+	}
+	return nil
+}
+
 // WriteFile writes a file in the node, whole: what reads it sees the old or the
 // new content. Missing directories are made.
 func (n Node) WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,39 +77,67 @@ func (n *Nodes) Side(ctx context.Context, r Reproduction, version string) (*Side
 	if err != nil {
 		return nil, err
 	}
-	s := &Side{
-		Version: version, Node: node, Client: n.client, image: image, shared: n.lab.SharedDir(), id: r.ID,
-		Namespace: "u" + r.ID + "-" + strings.ReplaceAll(strings.TrimPrefix(version, "v"), ".", "-"),
-	}
-	namespaces := n.client.CoreV1().Namespaces()
-	// One that a killed run left behind has its Pods still.
-	if err := s.removeNamespace(ctx); err != nil {
+	s := &Side{Version: version, Node: node, Client: n.client, lab: n.lab, image: image, id: r.ID}
+	if err := s.makeNamespace(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}, metav1.CreateOptions{}); err != nil {
-		return nil, fmt.Errorf("create namespace %q: %w", s.Namespace, err)
-	}
 	// Removed before drivers are: unprepare needs them.
-	s.undoFirst = s.removeNamespace
+	s.undoFirst = func(ctx context.Context) error { return s.removeNamespace(ctx, s.Namespace) }
 	return s, nil
 }
 
-// removeNamespace removes the side's namespace and waits for the end of it.
-func (s *Side) removeNamespace(ctx context.Context) error {
+// sideLabel is on the namespaces of a side, which have the side's name in it.
+const sideLabel = "lab.example/reproduction"
+
+// makeNamespace makes the side's namespace. It has another name each time: of a
+// run that was killed the kubelet remembers the claims, by namespace and name,
+// until the driver is there again.
+func (s *Side) makeNamespace(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not within a minute"))
+	defer cancel()
+	side := "u" + s.id + "-" + strings.ReplaceAll(strings.TrimPrefix(s.Version, "v"), ".", "-")
 	namespaces := s.Client.CoreV1().Namespaces()
-	err := namespaces.Delete(ctx, s.Namespace, metav1.DeleteOptions{})
+	left, err := namespaces.List(ctx, metav1.ListOptions{LabelSelector: sideLabel + "=" + side})
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	for _, n := range left.Items {
+		// Its Pods cannot end in order: their drivers went with the run.
+		now := int64(0)
+		err := s.Client.CoreV1().Pods(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("remove Pods of namespace %q: %w", n.Name, err)
+		}
+		if err := s.removeNamespace(ctx, n.Name); err != nil {
+			return err
+		}
+	}
+	made, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: side + "-", Labels: map[string]string{sideLabel: side},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create namespace: %w", err)
+	}
+	s.Namespace = made.Name
+	return nil
+}
+
+// removeNamespace removes a namespace and waits for the end of it.
+func (s *Side) removeNamespace(ctx context.Context, name string) error {
+	namespaces := s.Client.CoreV1().Namespaces()
+	err := namespaces.Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove namespace %q: %w", s.Namespace, err)
+		return fmt.Errorf("remove namespace %q: %w", name, err)
 	}
 	err = until(ctx, func() (bool, error) {
-		_, err := namespaces.Get(ctx, s.Namespace, metav1.GetOptions{})
+		_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return true, nil
 		}
 		return false, err
 	})
 	if err != nil {
-		return fmt.Errorf("wait for the end of namespace %q: %w", s.Namespace, err)
+		return fmt.Errorf("wait for the end of namespace %q: %w", name, err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,11 +67,7 @@ func expiryNotPushed() Reproduction {
 				return f, err
 			}
 			// The server sends this once and is silent then.
-			d.SetHealth(&healthv1.DeviceHealth{
-				Device:                    &healthv1.DeviceIdentifier{PoolName: d.pool(), DeviceName: "gpu-0"},
-				Health:                    healthv1.HealthStatus_HEALTHY,
-				HealthCheckTimeoutSeconds: int64(timeout / time.Second),
-			})
+			d.Report(healthv1.HealthStatus_HEALTHY, timeout)
 			if err := s.AwaitPod(ctx, "pod", "to be Healthy", hasHealth(corev1.ResourceHealthStatusHealthy)); err != nil {
 				return f, err
 			}
@@ -98,6 +95,202 @@ func expiryNotPushed() Reproduction {
 			return f, err
 		},
 	}
+}
+
+func fixedHealthTimeout() Reproduction {
+	return Reproduction{
+		ID: "133118", Title: "the time for which a health report holds cannot be chosen",
+		Links: []string{issue("133118"), pull("135147")},
+		Bad:   []string{"v1.34.4"}, Good: []string{"v1.35.4"},
+		Observable: "not Unknown 20 s after the last report, which was to hold for 5 s",
+		Note: "the kubelet is made to look every second, by changes of an annotation: " +
+			"it says nothing of its own accord when a report expires (140819)",
+		Bound: 2 * time.Minute,
+		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
+			const asked, patience = 5 * time.Second, 20 * time.Second
+			d, err := s.StartDriver(ctx, "", plugintest.Config{})
+			if err != nil {
+				return f, err
+			}
+			// Named as in the Pod, because of 134482.
+			if _, err := s.Claim(ctx, podClaim, d); err != nil {
+				return f, err
+			}
+			if _, err := s.Pod(ctx, "pod", byName(podClaim)); err != nil {
+				return f, err
+			}
+			if err := s.AwaitPod(ctx, "pod", "to run", running); err != nil {
+				return f, err
+			}
+			d.Report(healthv1.HealthStatus_HEALTHY, asked)
+			reported := time.Now()
+			if err := s.AwaitPod(ctx, "pod", "to be Healthy", hasHealth(corev1.ResourceHealthStatusHealthy)); err != nil {
+				return f, err
+			}
+			f.add("Healthy %.1f s after the only report, which was to hold for %s", time.Since(reported).Seconds(), asked)
+			if err := s.AwaitPoked(ctx, "pod", "to be Unknown", hasHealth(corev1.ResourceHealthStatusUnknown)); err != nil {
+				return f, err
+			}
+			took := time.Since(reported)
+			f.Present = took > patience
+			f.add("Unknown %.1f s after it", took.Seconds())
+			return f, nil
+		},
+	}
+}
+
+func noHealthForTemplates() Reproduction {
+	return Reproduction{
+		ID: "134482", Title: "no health for a claim that was made from a template",
+		Links: []string{issue("134482"), pull("134875")},
+		Bad:   []string{"v1.34.4"}, Good: []string{"v1.35.4"},
+		Observable: "no health in the status of a Pod whose claim comes from a template",
+		Note:       "what counts is the name of the ResourceClaim: only one that is named as the claim in the Pod has health",
+		Bound:      2 * time.Minute,
+		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
+			a, err := s.StartDriver(ctx, "a", plugintest.Config{})
+			if err != nil {
+				return f, err
+			}
+			b, err := s.StartDriver(ctx, "b", plugintest.Config{})
+			if err != nil {
+				return f, err
+			}
+			if _, err := s.Claim(ctx, podClaim, a); err != nil {
+				return f, err
+			}
+			if err := s.Template(ctx, "template", b); err != nil {
+				return f, err
+			}
+			if _, err := s.Pod(ctx, "named", byName(podClaim)); err != nil {
+				return f, err
+			}
+			if _, err := s.Pod(ctx, "templated", byTemplate("template")); err != nil {
+				return f, err
+			}
+			for _, pod := range []string{"named", "templated"} {
+				if err := s.AwaitPod(ctx, pod, "to run", running); err != nil {
+					return f, err
+				}
+			}
+			report := func() {
+				a.Report(healthv1.HealthStatus_HEALTHY, longTimeout)
+				b.Report(healthv1.HealthStatus_HEALTHY, longTimeout)
+			}
+			report()
+			start := time.Now()
+			var named, templated string
+			// Without this one the other says nothing.
+			if err := s.AwaitPoked(ctx, "named", "to be Healthy", seen(&named, hasHealth(corev1.ResourceHealthStatusHealthy))); err != nil {
+				return f, err
+			}
+			f.add("claim %s: %s after %.1f s", podClaim, named, time.Since(start).Seconds())
+			report() // reports hold for 30 s at least
+			start = time.Now()
+			healthy, err := within(ctx, 15*time.Second, func(ctx context.Context) error {
+				return s.AwaitPoked(ctx, "templated", "to be Healthy", seen(&templated, hasHealth(corev1.ResourceHealthStatusHealthy)))
+			})
+			f.Present = !healthy
+			f.add("claim from the template: %s after %.1f s", templated, time.Since(start).Seconds())
+			return f, err
+		},
+	}
+}
+
+func oldEndpoint() Reproduction {
+	return Reproduction{
+		ID: "140818", Title: "the old instance of a driver overwrites or clears the health that the new one reports",
+		Links:      []string{issue("140818"), pull("140842")},
+		Bad:        []string{"v1.36.3", "v1.37.2"},
+		Observable: "the Pod's health is what the old instance says, and Unknown once that is gone",
+		Note:       "two instances at once, as in a rolling update; the kubelet calls the new one only",
+		Bound:      2 * time.Minute,
+		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
+			older, err := s.StartDriver(ctx, "", plugintest.Config{})
+			if err != nil {
+				return f, err
+			}
+			newer, err := older.Successor(ctx, plugintest.Config{})
+			if err != nil {
+				return f, err
+			}
+			if _, err := s.Claim(ctx, podClaim, older); err != nil {
+				return f, err
+			}
+			if _, err := s.Pod(ctx, "pod", byName(podClaim)); err != nil {
+				return f, err
+			}
+			if err := s.AwaitPod(ctx, "pod", "to run", running); err != nil {
+				return f, err
+			}
+			f.add("calls to the old instance: %d, to the new one: %d", len(older.Calls()), len(newer.Calls()))
+			// Nothing expires here.
+			newer.Report(healthv1.HealthStatus_HEALTHY, longTimeout)
+			reported := time.Now()
+			if err := s.AwaitPod(ctx, "pod", "to be Healthy", hasHealth(corev1.ResourceHealthStatusHealthy)); err != nil {
+				return f, err
+			}
+			older.Report(healthv1.HealthStatus_UNHEALTHY, longTimeout)
+			overwritten, err := within(ctx, 15*time.Second, func(ctx context.Context) error {
+				return s.AwaitPoked(ctx, "pod", "to be Unhealthy", hasHealth(corev1.ResourceHealthStatusUnhealthy))
+			})
+			if err != nil {
+				return f, err
+			}
+			f.add("the new instance reports Healthy, then the old one Unhealthy: the Pod is Unhealthy: %v (%.1f s after the new one's report)",
+				overwritten, time.Since(reported).Seconds())
+			newer.Report(healthv1.HealthStatus_HEALTHY, longTimeout)
+			reported = time.Now()
+			if err := s.AwaitPoked(ctx, "pod", "to be Healthy", hasHealth(corev1.ResourceHealthStatusHealthy)); err != nil {
+				return f, err
+			}
+			if err := older.Deregister(ctx); err != nil {
+				return f, err
+			}
+			if err := until(ctx, func() (bool, error) { return older.Streams() == 0, nil }); err != nil {
+				return f, fmt.Errorf("wait for the end of the old instance's health stream: %w", err)
+			}
+			cleared, err := within(ctx, 15*time.Second, func(ctx context.Context) error {
+				return s.AwaitPoked(ctx, "pod", "to be Unknown", hasHealth(corev1.ResourceHealthStatusUnknown))
+			})
+			if err != nil {
+				return f, err
+			}
+			f.add("the new instance reports Healthy for %s, then the old one ends: the Pod is Unknown: %v (%.1f s after the new one's report)",
+				longTimeout, cleared, time.Since(reported).Seconds())
+			f.Present = overwritten || cleared
+			newer.Report(healthv1.HealthStatus_HEALTHY, longTimeout)
+			return f, s.AwaitPoked(ctx, "pod", "to be Healthy again", hasHealth(corev1.ResourceHealthStatusHealthy))
+		},
+	}
+}
+
+// longTimeout is that of reports which are not to expire.
+const longTimeout = 10 * time.Minute
+
+// seen notes what the last Pod that is was asked about says about health.
+func seen(what *string, is func(*corev1.Pod) bool) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool {
+		*what = describeHealth(p)
+		return is(p)
+	}
+}
+
+func describeHealth(p *corev1.Pod) string {
+	var all []string
+	if p != nil {
+		for _, c := range p.Status.ContainerStatuses {
+			for _, a := range c.AllocatedResourcesStatus {
+				for _, r := range a.Resources {
+					all = append(all, fmt.Sprintf("%s %s %s", a.Name, r.ResourceID, r.Health))
+				}
+			}
+		}
+	}
+	if len(all) == 0 {
+		return "no health"
+	}
+	return strings.Join(all, ", ")
 }
 
 func hasHealth(want corev1.ResourceHealthStatus) func(*corev1.Pod) bool {

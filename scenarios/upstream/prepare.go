@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/dra-lab/dra-lab/driver/draconn/plugintest"
@@ -25,7 +28,8 @@ func duplicateDevices() Reproduction {
 		Observable: "the CDI device of the driver that succeeded is there more than once in the kubelet's state",
 		Bound:      3 * time.Minute,
 		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
-			cdi := "u140274a.lab.example/gpu=0"
+			const kind = "u140274a.lab.example/gpu"
+			const cdi = kind + "=0"
 			var a *Driver
 			a, err = s.StartDriver(ctx, "a", plugintest.Config{Prepare: func(context.Context, *drav1.Claim) ([]*drav1.Device, error) {
 				device := a.Device()
@@ -35,11 +39,14 @@ func duplicateDevices() Reproduction {
 			if err != nil {
 				return f, err
 			}
+			// The kubelet calls drivers in any order, and none after one that
+			// fails: b fails until it was called after a.
 			var b *Driver
-			var failed atomic.Bool
+			var partly atomic.Bool
 			b, err = s.StartDriver(ctx, "b", plugintest.Config{Prepare: func(context.Context, *drav1.Claim) ([]*drav1.Device, error) {
-				if failed.CompareAndSwap(false, true) {
-					return nil, errors.New("fails once, on purpose")
+				if !partly.Load() {
+					partly.Store(len(a.Calls()) > 0)
+					return nil, errors.New("fails at first, on purpose")
 				}
 				device := b.Device()
 				device.RequestNames = []string{"gpu1"}
@@ -48,22 +55,18 @@ func duplicateDevices() Reproduction {
 			if err != nil {
 				return f, err
 			}
-			const spec = "/var/run/cdi/u140274a.json"
-			if err := s.Node.WriteFile(ctx, spec, []byte(`{"cdiVersion":"0.6.0","kind":"u140274a.lab.example/gpu",`+
-				`"devices":[{"name":"0","containerEdits":{"env":["U140274=prepared"]}}]}`), 0o644); err != nil {
+			const spec = cdiDirectory + "/u140274a.json"
+			s.removeLater(spec)
+			if err := s.writeCDISpec(ctx, spec, kind); err != nil {
 				return f, err
 			}
-			s.undo = append(s.undo, func(ctx context.Context) error {
-				_, err := s.Node.Exec(ctx, nil, "rm", "-f", spec)
-				return err
-			})
 			if _, err := s.Claim(ctx, "claim", a, b); err != nil {
 				return f, err
 			}
 			if _, err := s.Pod(ctx, "pod", byName("claim")); err != nil {
 				return f, err
 			}
-			if err := s.AwaitPod(ctx, "pod", "to run", running); err != nil {
+			if err := s.AwaitPoked(ctx, "pod", "to run", running); err != nil {
 				return f, err
 			}
 			state, err := s.Node.Exec(ctx, nil, "cat", kubeletState)
@@ -72,7 +75,7 @@ func duplicateDevices() Reproduction {
 			}
 			n := strings.Count(string(state), cdi)
 			f.Present = n > 1
-			f.add("driver a prepared the claim %d times, b %d times, of which the first failed", len(a.Calls()), len(b.Calls()))
+			f.add("driver a prepared the claim %d times, b once after %d failures", len(a.Calls()), len(b.Calls())-1)
 			f.add("%s has %s %d times", kubeletState, cdi, n)
 			return f, nil
 		},
@@ -212,15 +215,23 @@ func unprepareInUse() Reproduction {
 func stuckAfterFailedPrepare() Reproduction {
 	return Reproduction{
 		ID: "139772", Title: "a Pod whose prepare failed is stuck in Terminating: ResourceClaim not created yet",
-		Links: []string{issue("139772")},
+		Links: []string{issue("139772"), pull("139845")},
 		Bad:   []string{"v1.36.3"}, Good: []string{"v1.37.2"},
-		Observable: "the Pod is still there 30 s after its deletion, and the log says why",
-		Note: "not seen here: neither after a failed prepare, nor when the claim's name is also taken out of the " +
-			"status of a Pod that is being deleted; what else it takes, the report does not say",
+		Observable: "the Pod is still there 30 s after its claims could be unprepared, and the log says why",
+		Note: "it takes a client that drops the claim's name from the Pod's status. An API server up to v1.36 lets any " +
+			"client do that which does not know the field; from v1.37 on it has to be emptied, as it is here",
 		Bound: 3 * time.Minute,
 		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
 			start := time.Now()
-			a, err := s.StartDriver(ctx, "a", plugintest.Config{})
+			// The controller puts the name back unless the Pod is being deleted,
+			// so the Pod must not be gone before the name is.
+			var works atomic.Bool
+			a, err := s.StartDriver(ctx, "a", plugintest.Config{Unprepare: func(context.Context, *drav1.Claim) error {
+				if !works.Load() {
+					return errors.New("fails until the status has changed, on purpose")
+				}
+				return nil
+			}})
 			if err != nil {
 				return f, err
 			}
@@ -244,22 +255,90 @@ func stuckAfterFailedPrepare() Reproduction {
 			if err := s.Delete(ctx, "pod"); err != nil {
 				return f, err
 			}
-			deleted := time.Now()
+			if err := s.AwaitCalls(ctx, a, "an unprepare, which fails", func(c []string) bool { return unprepares(c) > 0 }); err != nil {
+				return f, err
+			}
+			names, err := s.setClaimNames(ctx, "pod", []corev1.PodResourceClaimStatus{})
+			if err != nil {
+				return f, err
+			}
+			// A kubelet has seen that when it says so or, without, when it has
+			// tried twice again: once with what it knew.
+			var lines []string
+			tried := unprepares(a.Calls())
+			if err := s.AwaitPoked(ctx, "pod", "to be known without the name", func(*corev1.Pod) bool {
+				lines, err = s.Journal(ctx, start, "ResourceClaim not created yet")
+				return err != nil || len(lines) > 0 || unprepares(a.Calls()) >= tried+2
+			}); err != nil {
+				return f, err
+			}
+			if err != nil {
+				return f, err
+			}
+			works.Store(true)
+			from := time.Now()
 			went, err := within(ctx, 30*time.Second, func(ctx context.Context) error {
-				return s.AwaitPod(ctx, "pod", "to be gone", gone)
+				return s.AwaitPoked(ctx, "pod", "to be gone", gone)
 			})
 			if err != nil {
 				return f, err
 			}
-			lines, err := s.Journal(ctx, start, "ResourceClaim not created yet")
-			f.Present = !went && len(lines) > 0
-			f.add("gone %v, %.0f s after its deletion; log lines \"ResourceClaim not created yet\": %d", went, time.Since(deleted).Seconds(), len(lines))
-			if !went {
-				err = errors.Join(err, s.forceDelete(ctx, "pod"))
+			if lines, err = s.Journal(ctx, start, "ResourceClaim not created yet"); err != nil {
+				return f, err
 			}
-			return f, err
+			f.Present = !went && len(lines) > 0
+			f.add("the name dropped from the status, unprepare works: gone %v after %.1f s; log lines \"ResourceClaim not created yet\": %d",
+				went, time.Since(from).Seconds(), len(lines))
+			if went {
+				return f, nil
+			}
+			if len(lines) > 0 {
+				f.add("%s", last(lines))
+			}
+			if _, err := s.setClaimNames(ctx, "pod", names); err != nil {
+				return f, err
+			}
+			from = time.Now()
+			if err := s.AwaitPoked(ctx, "pod", "to be gone", gone); err != nil {
+				return f, err
+			}
+			f.add("the name put back: gone after %.1f s", time.Since(from).Seconds())
+			return f, nil
 		},
 	}
+}
+
+func unprepares(calls []string) int {
+	n := 0
+	for _, c := range calls {
+		if strings.HasPrefix(c, "unprepare ") {
+			n++
+		}
+	}
+	return n
+}
+
+// setClaimNames changes the names of claims in a Pod's status and returns those
+// that were there.
+func (s *Side) setClaimNames(ctx context.Context, name string, claims []corev1.PodResourceClaimStatus) ([]corev1.PodResourceClaimStatus, error) {
+	pods := s.Client.CoreV1().Pods(s.Namespace)
+	pod, err := pods.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("look at Pod %q: %w", name, err)
+	}
+	// Not as a PodStatus, which leaves an empty list out.
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"resourceClaimStatuses": claims}})
+	if err != nil {
+		return nil, err
+	}
+	changed, err := pods.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return nil, fmt.Errorf("change status of Pod %q: %w", name, err)
+	}
+	if got := len(changed.Status.ResourceClaimStatuses); got != len(claims) {
+		return nil, fmt.Errorf("change status of Pod %q: it has %d names of claims, want %d", name, got, len(claims))
+	}
+	return pod.Status.ResourceClaimStatuses, nil
 }
 
 func terminatingWithoutDriver() Reproduction {

@@ -73,10 +73,12 @@ func (s Sided) outcome() string {
 }
 
 func (r Result) summary() string {
-	if r.Verdict != Reproduced {
+	switch {
+	case r.Verdict == Absent:
+		return "absent on " + versions(r.Good) + ", no bad version can be run"
+	case r.Verdict != Reproduced:
 		return string(r.Verdict)
-	}
-	if len(r.Good) == 0 {
+	case len(r.Good) == 0:
 		return "reproduced on " + versions(r.Bad) + ", no version without it"
 	}
 	return "reproduced on " + versions(r.Bad) + ", absent on " + versions(r.Good)
@@ -141,7 +143,7 @@ func WriteJUnit(w io.Writer, results []Result) error {
 			took = max(took, s.Took.Seconds())
 		}
 		c := junitCase{Class: "upstream", Name: r.ID + " " + r.Title, Seconds: fmt.Sprintf("%.1f", took), Output: text.String()}
-		if r.Verdict != Reproduced {
+		if !r.Verdict.Expected() {
 			suite.Failures++
 			c.Failure = &junitFailure{Message: string(r.Verdict)}
 		}

@@ -15,7 +15,7 @@ type Reproduction struct {
 	ID         string   `json:"id"` // the number of the issue or pull request that names it
 	Title      string   `json:"title"`
 	Links      []string `json:"links"`
-	Bad        []string `json:"bad"`            // versions that have it, as released
+	Bad        []string `json:"bad"`            // versions that have it, as released; none: all are too old to be run
 	Good       []string `json:"good,omitempty"` // none: no version without it yet, or intended
 	Observable string   `json:"observable"`     // what is there on bad versions, in a few words
 	// Note says what the title does not: that it is intended, for example.
@@ -59,8 +59,12 @@ const (
 	Reproduced    Verdict = "reproduced"     // there on all bad versions and on no good one
 	NotReproduced Verdict = "not reproduced" // absent on a bad version
 	NotFixed      Verdict = "not fixed"      // there on a good version
+	Absent        Verdict = "absent"         // on all good versions, and no bad one was to be run
 	Unfinished    Verdict = "unfinished"
 )
+
+// Expected reports whether a verdict is what the reproduction promises.
+func (v Verdict) Expected() bool { return v == Reproduced || v == Absent }
 
 // Result is a reproduction that was run.
 type Result struct {
@@ -77,6 +81,8 @@ func conclude(sides []Sided) Verdict {
 		return NotReproduced
 	case slices.ContainsFunc(sides, func(s Sided) bool { return !s.Bad && s.Finding.Present }):
 		return NotFixed
+	case !slices.ContainsFunc(sides, func(s Sided) bool { return s.Bad }):
+		return Absent
 	}
 	return Reproduced
 }
@@ -157,6 +163,8 @@ func All() []Reproduction {
 		lazyHealthClient(), idleDeadlock(), lostHealthStream(),
 		unimplementedHealth(), duplicateDevices(), attachDuringUnprepare(), unprepareInUse(),
 		stuckAfterFailedPrepare(), expiryNotPushed(), terminatingWithoutDriver(),
+		noHealthForTemplates(), fixedHealthTimeout(), oldEndpoint(),
+		invertedErrorLabel(), slicesAfterKill(), lostCDISpec(),
 	}
 }
 

@@ -18,6 +18,8 @@ func TestConclude(t *testing.T) {
 		"there on both":                    {[]Sided{bad(true), good(true)}, NotFixed},
 		"absent on bad, there on good":     {[]Sided{bad(false), good(true)}, NotReproduced},
 		"one side could not be tried":      {[]Sided{bad(true), {Error: "no such kubelet"}}, Unfinished},
+		"absent on good, none bad to run":  {[]Sided{good(false), good(false)}, Absent},
+		"there on good, none bad to run":   {[]Sided{good(false), good(true)}, NotFixed},
 		"nothing was tried, so no verdict": {nil, Unfinished},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -35,8 +37,11 @@ func TestEveryReproductionIsComplete(t *testing.T) {
 			t.Errorf("%s: twice", r.ID)
 		}
 		known[r.ID] = true
-		if r.Title == "" || r.Observable == "" || len(r.Links) == 0 || len(r.Bad) == 0 || r.Run == nil || r.Bound <= 0 {
+		if r.Title == "" || r.Observable == "" || len(r.Links) == 0 || len(r.Versions()) == 0 || r.Run == nil || r.Bound <= 0 {
 			t.Errorf("%s: incomplete: %+v", r.ID, r)
+		}
+		if len(r.Bad) == 0 && r.Note == "" {
+			t.Errorf("%s: no bad version, and no note says why", r.ID)
 		}
 		for _, v := range r.Versions() {
 			if !strings.HasPrefix(v, "v1.") {

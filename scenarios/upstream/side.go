@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,7 +17,9 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -31,9 +34,9 @@ type Side struct {
 	// The rest is zero at package level.
 	Node      cluster.Node
 	Client    kubernetes.Interface
-	Namespace string // the side's own
+	Namespace string // the side's own, another one each time
+	lab       *cluster.Cluster
 	image     string
-	shared    string // the folder shared with the nodes, on this machine
 	id        string
 	undo      []func(context.Context) error
 	undoFirst func(context.Context) error // may be nil
@@ -66,6 +69,7 @@ type Driver struct {
 	*plugintest.Server
 	Name   string
 	side   *Side
+	class  string // the DeviceClass that selects its devices; empty: Name
 	config plugintest.Config
 	host   string // socket
 	link   string // the same, on the node, where the kubelet looks for it
@@ -93,13 +97,30 @@ func (d *Driver) called(what string, claim *drav1.Claim) {
 // device, gpu-0, with a DeviceClass that selects it. In c, Info is filled in.
 // suffix tells several drivers of a reproduction apart.
 func (s *Side) StartDriver(ctx context.Context, suffix string, c plugintest.Config) (*Driver, error) {
-	name := "u" + s.id + suffix + ".lab.example"
-	short := s.id + suffix + "-" + s.Version + ".sock"
+	d, err := s.instance(ctx, "u"+s.id+suffix+".lab.example", s.id+suffix, c)
+	if err != nil {
+		return nil, err
+	}
+	return d, d.publish(ctx)
+}
+
+// Successor starts another instance of the driver beside it, as a rolling update
+// does: the name and the devices are the same, the sockets its own.
+func (d *Driver) Successor(ctx context.Context, c plugintest.Config) (*Driver, error) {
+	return d.side.instance(ctx, d.Name, strings.TrimSuffix(path.Base(d.link), regSuffix)+"-next", c)
+}
+
+const regSuffix = "-reg.sock"
+
+// instance starts an instance of a driver and has the kubelet register it. tag
+// tells the instances on a node apart.
+func (s *Side) instance(ctx context.Context, name, tag string, c plugintest.Config) (*Driver, error) {
+	short := tag + "-" + s.Version + ".sock"
 	onNode := path.Join(sharedOnNode, "u", short)
 	d := &Driver{
 		Name: name, side: s,
-		host:       filepath.Join(s.shared, "u", short),
-		link:       path.Join(registry, name+"-reg.sock"),
+		host:       filepath.Join(s.lab.SharedDir(), "u", short),
+		link:       path.Join(registry, tag+regSuffix),
 		registered: make(chan struct{}),
 	}
 	services := c.Services
@@ -122,6 +143,9 @@ func (s *Side) StartDriver(ctx context.Context, suffix string, c plugintest.Conf
 		return []*drav1.Device{d.Device()}, nil
 	}
 	c.Unprepare = func(ctx context.Context, claim *drav1.Claim) error {
+		if claim.Namespace != s.Namespace {
+			return nil // of a run that was killed: the kubelet has not forgotten it
+		}
 		d.called("unprepare", claim)
 		if unprepare != nil {
 			return unprepare(ctx, claim)
@@ -136,7 +160,7 @@ func (s *Side) StartDriver(ctx context.Context, suffix string, c plugintest.Conf
 		return nil, err
 	}
 	s.undo = append(s.undo, func(ctx context.Context) error {
-		_, err := s.Node.Exec(ctx, nil, "rm", "-f", d.link)
+		err := d.Deregister(ctx)
 		d.Kill()
 		return errors.Join(err, os.RemoveAll(d.host))
 	})
@@ -145,17 +169,28 @@ func (s *Side) StartDriver(ctx context.Context, suffix string, c plugintest.Conf
 	}
 	select {
 	case <-d.registered:
+		return d, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for registration of driver %q: %w", name, context.Cause(ctx))
 	}
-	return d, d.publish(ctx)
+}
+
+// Deregister takes away what the kubelet found the driver by. The kubelet notices
+// that within a second or two and forgets the driver.
+func (d *Driver) Deregister(ctx context.Context) error {
+	if _, err := d.side.Node.Exec(ctx, nil, "rm", "-f", d.link); err != nil {
+		return fmt.Errorf("deregister driver %q: %w", d.Name, err)
+	}
+	return nil
 }
 
 // Start starts the driver's process again after Kill.
-func (d *Driver) Start() (err error) {
-	if d.Server, err = plugintest.Start(d.host, d.config); err != nil {
+func (d *Driver) Start() error {
+	server, err := plugintest.Start(d.host, d.config)
+	if err != nil {
 		return fmt.Errorf("start driver %q: %w", d.Name, err)
 	}
+	d.Server = server
 	return nil
 }
 
@@ -167,26 +202,41 @@ func (d *Driver) Device() *drav1.Device {
 
 func (d *Driver) pool() string { return d.side.Node.Name() }
 
+// slice is the name of the driver's ResourceSlice.
+func (d *Driver) slice() string { return d.side.Node.Name() + "-" + d.Name }
+
+// Report reports the health of the driver's device, now and to streams that
+// begin later, with the time for which it holds.
+func (d *Driver) Report(health healthv1.HealthStatus, timeout time.Duration) {
+	d.SetHealth(&healthv1.DeviceHealth{
+		Device:                    &healthv1.DeviceIdentifier{PoolName: d.pool(), DeviceName: "gpu-0"},
+		Health:                    health,
+		HealthCheckTimeoutSeconds: int64(timeout / time.Second),
+	})
+}
+
 func (d *Driver) publish(ctx context.Context) error {
 	s := d.side
 	node := s.Node.Name()
 	slice := &resourcev1.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: node + "-" + d.Name},
+		ObjectMeta: metav1.ObjectMeta{Name: d.slice()},
 		Spec: resourcev1.ResourceSliceSpec{
 			Driver: d.Name, NodeName: &node,
 			Pool:    resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
 			Devices: []resourcev1.Device{{Name: "gpu-0"}},
 		},
 	}
+	d.class = slice.Name // the side's own, as it can be removed without the others
 	class := &resourcev1.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: d.Name},
+		ObjectMeta: metav1.ObjectMeta{Name: d.class},
 		Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{
 			CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", d.Name)},
 		}}},
 	}
-	// The class is for all sides of the reproduction, and each may be last.
-	if _, err := s.Client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create DeviceClass %q: %w", d.Name, err)
+	// A run that was killed leaves the same behind.
+	classes := s.Client.ResourceV1().DeviceClasses()
+	if _, err := classes.Create(ctx, class, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create DeviceClass %q: %w", d.class, err)
 	}
 	slices := s.Client.ResourceV1().ResourceSlices()
 	if err := slices.Delete(ctx, slice.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -196,11 +246,12 @@ func (d *Driver) publish(ctx context.Context) error {
 		return fmt.Errorf("create ResourceSlice %q: %w", slice.Name, err)
 	}
 	s.undo = append(s.undo, func(ctx context.Context) error {
-		err := slices.Delete(ctx, slice.Name, metav1.DeleteOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
+		for _, remove := range []func(context.Context, string, metav1.DeleteOptions) error{slices.Delete, classes.Delete} {
+			if err := remove(ctx, slice.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 	return nil
 }
@@ -235,15 +286,18 @@ func claimSpec(drivers []*Driver) resourcev1.ResourceClaimSpec {
 			name += fmt.Sprint(i)
 		}
 		spec.Devices.Requests = append(spec.Devices.Requests, resourcev1.DeviceRequest{
-			Name: name, Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: d.Name},
+			Name: name, Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: cmp.Or(d.class, d.Name)},
 		})
 	}
 	return spec
 }
 
+// podClaim is the name of the claim in a Pod.
+const podClaim = "gpus"
+
 // Pod starts a Pod on the side's node. Its container waits to be stopped.
 func (s *Side) Pod(ctx context.Context, name string, claim corev1.PodResourceClaim, edit ...func(*corev1.Pod)) (*corev1.Pod, error) {
-	claim.Name = "gpus"
+	claim.Name = podClaim
 	grace := int64(1)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -253,7 +307,7 @@ func (s *Side) Pod(ctx context.Context, name string, claim corev1.PodResourceCla
 			ResourceClaims:                []corev1.PodResourceClaim{claim},
 			Containers: []corev1.Container{{
 				Name: "main", Image: s.image, ImagePullPolicy: corev1.PullNever,
-				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpus"}}},
+				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: podClaim}}},
 			}},
 		},
 	}
@@ -277,8 +331,41 @@ func (s *Side) Delete(ctx context.Context, pod string) error {
 
 // AwaitPod waits until a Pod is as it should be; it is nil when there is none.
 func (s *Side) AwaitPod(ctx context.Context, name, what string, is func(*corev1.Pod) bool) error {
+	return s.awaitPod(ctx, name, what, is, func(context.Context) error { return nil })
+}
+
+// AwaitPoked is AwaitPod for what a kubelet says only when it syncs a Pod: it is
+// made to do that about every second.
+func (s *Side) AwaitPoked(ctx context.Context, name, what string, is func(*corev1.Pod) bool) error {
+	var last time.Time
+	return s.awaitPod(ctx, name, what, is, func(ctx context.Context) error {
+		if time.Since(last) < time.Second {
+			return nil
+		}
+		last = time.Now()
+		if err := s.Poke(ctx, name); !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// Poke changes an annotation of a Pod, so that its kubelet syncs it.
+func (s *Side) Poke(ctx context.Context, pod string) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lab.example/poked":%q}}}`, time.Now().Format(time.RFC3339Nano))
+	_, err := s.Client.CoreV1().Pods(s.Namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("annotate Pod %q: %w", pod, err)
+	}
+	return nil
+}
+
+func (s *Side) awaitPod(ctx context.Context, name, what string, is func(*corev1.Pod) bool, first func(context.Context) error) error {
 	last := "no Pod"
 	err := until(ctx, func() (bool, error) {
+		if err := first(ctx); err != nil {
+			return false, err
+		}
 		pod, err := s.Client.CoreV1().Pods(s.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			last = "no Pod"
@@ -389,14 +476,4 @@ func pauseImage(ctx context.Context, n cluster.Node) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("find a pause image on %q", n.Name())
-}
-
-// forceDelete takes a Pod out of the API that its kubelet does not let go.
-func (s *Side) forceDelete(ctx context.Context, pod string) error {
-	now := int64(0)
-	err := s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &now})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete Pod %q for good: %w", pod, err)
-	}
-	return nil
 }
