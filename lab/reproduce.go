@@ -10,11 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dra-lab/dra-lab/lab/cluster"
-	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/nodeimage"
 )
@@ -34,9 +33,10 @@ func newReproduce(l *lab) *cobra.Command {
 		Long: `Each reproduction runs the same steps on kubelets that have the issue and on kubelets
 that do not, at the same time, and says from what it saw whether the issue is there.`,
 		Example: `  lab reproduce list
-  lab reproduce run 140527`,
+  lab reproduce run 140527
+  lab reproduce kubelets`,
 	})
-	cmd.AddCommand(newReproduceList(l), newReproduceRun(l), newReproduceMatrix(l))
+	cmd.AddCommand(newReproduceList(l), newReproduceRun(l), newReproduceMatrix(l), newReproduceKubelets(l), newReproducePackages(l))
 	return cmd
 }
 
@@ -51,7 +51,7 @@ func newReproduceList(l *lab) *cobra.Command {
 			if err := checkFormat(format, "text", "json"); err != nil {
 				return err
 			}
-			return l.reproductions(cmd.Context(), reproduceName, l.ui.Out(), "-list", "-output="+format)
+			return l.reproductions(cmd.Context(), "", l.ui.Out(), "list", "-output="+format)
 		},
 	}
 	formatFlag(cmd, &format)
@@ -63,6 +63,9 @@ func newReproduceRun(l *lab) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run ID...",
 		Short: "Run reproductions; brings the kubelets that they need",
+		Long: `Runs reproductions, one after the other, each on its kubelets at the same time. The
+cluster has a worker per kubelet and is kept; one that lacks a kubelet is made anew with
+those that it has and those that are needed.`,
 		Example: `  lab reproduce run 140527
   lab reproduce run 133920 health-stream`,
 		Args: someArguments("ID"),
@@ -70,7 +73,7 @@ func newReproduceRun(l *lab) *cobra.Command {
 			if err := checkFormat(o.format, "text", "json"); err != nil {
 				return err
 			}
-			return l.reproduce(cmd.Context(), o, ids)
+			return l.reproduce(cmd.Context(), o, ids, false)
 		},
 	}
 	clusterFlag(cmd, &o.name, reproduceName, "`name` of the cluster with the kubelets")
@@ -82,17 +85,119 @@ func newReproduceRun(l *lab) *cobra.Command {
 func newReproduceMatrix(l *lab) *cobra.Command {
 	o := reproduceOptions{format: "markdown"}
 	cmd := &cobra.Command{
-		Use:     "matrix",
-		Short:   "Run all reproductions and show the verdicts as Markdown",
-		Example: `  lab reproduce matrix >verdicts.md`,
+		Use:   "matrix",
+		Short: "Run all reproductions and show the verdicts as Markdown",
+		Long: `Runs all reproductions, whatever becomes of each, and shows the verdicts as Markdown. A
+kubelet that cannot be had stops those only that need it.`,
+		Example: `  lab reproduce matrix --junit verdicts.xml >verdicts.md`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.reproduce(cmd.Context(), o, nil)
+			return l.reproduce(cmd.Context(), o, nil, true)
 		},
 	}
 	clusterFlag(cmd, &o.name, reproduceName, "`name` of the cluster with the kubelets")
 	cmd.Flags().StringVar(&o.junit, "junit", "", "write a JUnit report to this `file`")
 	return cmd
+}
+
+// compareOptions are for the verbs that show kubelets side by side.
+type compareOptions struct {
+	name, format string
+	kubelets     []string
+	all          bool
+}
+
+func (o *compareOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().Var((*versions)(&o.kubelets), "kubelet", "compare this `version`; may be repeated")
+	cmd.Flags().StringVarP(&o.format, "output", "o", "text", "output `format`: text, json or markdown")
+}
+
+// args are those of the program that compares.
+func (o *compareOptions) args(verb string) ([]string, error) {
+	if err := checkFormat(o.format, "text", "json", "markdown"); err != nil {
+		return nil, err
+	}
+	args := []string{verb, "-output=" + o.format}
+	for _, v := range o.kubelets {
+		args = append(args, "-kubelet="+v)
+	}
+	return args, nil
+}
+
+func newReproduceKubelets(l *lab) *cobra.Command {
+	var o compareOptions
+	cmd := &cobra.Command{
+		Use:   "kubelets",
+		Short: "Play one scenario on kubelets of several versions and show them side by side",
+		Long: `Plays one scenario on each worker of the cluster with the kubelets, on all at the same
+time: connections to the driver, the end of its health streams, the driver killed and
+replaced, the kubelet restarted, the driver killed for good. The table has a column per
+kubelet. Takes four minutes. Without --kubelet it takes those that the cluster has. Fails
+if one does not do what is known of its version.`,
+		Example: `  lab reproduce kubelets
+  lab reproduce kubelets --kubelet v1.35.4 --kubelet v1.37.2 -o markdown`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			args, err := o.args("kubelets")
+			if err != nil {
+				return err
+			}
+			unlock, err := l.bringKubelets(cmd.Context(), o.name, o.kubelets, false)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			return l.reproductions(cmd.Context(), o.name, l.ui.Out(), args...)
+		},
+	}
+	clusterFlag(cmd, &o.name, reproduceName, "`name` of the cluster with the kubelets")
+	o.flags(cmd)
+	return cmd
+}
+
+func newReproducePackages(l *lab) *cobra.Command {
+	var o compareOptions
+	cmd := &cobra.Command{
+		Use:   "packages",
+		Short: "Measure the DRA plugin managers of several kubelets, without a cluster",
+		Long: `Drives the package of the kubelet that keeps the connections to DRA drivers, compiled
+from the released source of each version: connections, restart of the driver, 1,000
+registrations and deregistrations, an idle connection. Needs Go and its module proxy, and
+some minutes per version the first time. Fails if one does not do what is known of its
+version.`,
+		Example: `  lab reproduce packages --all -o markdown`,
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.all && len(o.kubelets) > 0 {
+				return wrongUsage(cmd, errors.New("--all and --kubelet exclude each other"))
+			}
+			args, err := o.args("packages")
+			if err != nil {
+				return err
+			}
+			if o.all {
+				args = append(args, "-all")
+			}
+			return l.reproductions(cmd.Context(), "", l.ui.Out(), args...)
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().BoolVar(&o.all, "all", false, "all versions that the lab knows, instead of the last two")
+	return cmd
+}
+
+// versions is a flag that may be given several times.
+type versions []string
+
+func (v *versions) String() string { return strings.Join(*v, " ") }
+func (v *versions) Type() string   { return "version" }
+
+func (v *versions) Set(text string) error {
+	version, err := nodeimage.ParseVersion(text)
+	if err == nil && !slices.Contains(*v, version) {
+		*v = append(*v, version)
+	}
+	return err
 }
 
 // reproduction is what the list says about one.
@@ -103,10 +208,11 @@ type reproduction struct {
 	Package bool     `json:"package"`
 }
 
-// reproduce brings the kubelets that the reproductions need and runs them.
-func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string) error {
+// reproduce brings the kubelets that the reproductions need and runs them. With
+// partly, a kubelet that cannot be had is no reason not to run the others.
+func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string, partly bool) error {
 	var list bytes.Buffer
-	if err := l.reproductions(ctx, o.name, &list, append([]string{"-list", "-output=json"}, ids...)...); err != nil {
+	if err := l.reproductions(ctx, "", &list, append([]string{"list", "-output=json"}, ids...)...); err != nil {
 		return err
 	}
 	var chosen []reproduction
@@ -119,18 +225,14 @@ func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string) e
 			kubelets = slices.Concat(kubelets, r.Bad, r.Good)
 		}
 	}
-	slices.Sort(kubelets)
-	args := []string{"-output=" + o.format}
-	if kubelets = slices.Compact(kubelets); len(kubelets) > 0 {
-		unlock, err := host.Lock(ctx, "cluster-"+o.name, l.ui)
+	args, name := []string{"run", "-output=" + o.format}, ""
+	if len(kubelets) > 0 {
+		unlock, err := l.bringKubelets(ctx, o.name, kubelets, partly)
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		if err := l.kubelets(ctx, o.name, kubelets); err != nil {
-			return err
-		}
-		args = append(args, "-cluster="+o.name)
+		name = o.name
 	}
 	if o.junit != "" {
 		path, err := filepath.Abs(o.junit)
@@ -139,48 +241,22 @@ func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string) e
 		}
 		args = append(args, "-junit="+path)
 	}
-	return l.reproductions(ctx, o.name, l.ui.Out(), append(args, ids...)...)
-}
-
-// kubelets brings up a cluster with one worker per version of the kubelet.
-func (l *lab) kubelets(ctx context.Context, name string, versions []string) error {
-	engine, err := host.EnsureEngine(ctx, l.ui)
-	if err != nil {
-		return err
-	}
-	if err := engine.Use(); err != nil {
-		return err
-	}
-	controlPlane, err := nodeimage.Ensure(ctx, engine, nodeimage.Options{Kubernetes: nodeimage.DefaultKubernetes}, l.ui)
-	if err != nil {
-		return err
-	}
-	var workers []string
-	for _, version := range versions {
-		image := controlPlane
-		if version != controlPlane.Kubelet {
-			image, err = nodeimage.Ensure(ctx, engine, nodeimage.Options{Kubernetes: nodeimage.DefaultKubernetes, Kubelet: version}, l.ui)
-			if err != nil {
-				return err
-			}
-		}
-		workers = append(workers, image.Ref)
-	}
-	_, err = cluster.Ensure(ctx, cluster.Options{
-		Name: name, Config: cluster.ConfigWithWorkers(workers...), Image: controlPlane, Restrictions: engine.Restrictions,
-	}, l.ui)
-	if err != nil {
-		return ui.WithHint(err, "one that was made for other kubelets goes with: lab down --name %s", name)
-	}
-	return nil
+	return l.reproductions(ctx, name, l.ui.Out(), append(args, ids...)...)
 }
 
 // reproductions runs the program that has the reproductions. Its output goes to
-// out; name is the cluster with the kubelets.
+// out; name is the cluster that it uses, "" if it uses none.
 func (l *lab) reproductions(ctx context.Context, name string, out io.Writer, args ...string) error {
+	if name != "" {
+		args = slices.Insert(args, 1, "-cluster="+name)
+	}
 	err := runBeside(ctx, "reproduce", nil, out, args...)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() != ui.StatusUsage {
-		err = ui.WithHint(fmt.Errorf("reproduce: %w", err), "what was seen is above; \"lab collect --name %s\" gathers the kubelets' logs", name)
+		err = fmt.Errorf("reproduce: %w", err)
+		if name == "" {
+			return ui.WithHint(err, "what was seen is above")
+		}
+		return ui.WithHint(err, "what was seen is above; \"lab collect --name %s\" gathers the kubelets' logs", name)
 	}
 	return err
 }

@@ -1,5 +1,6 @@
-// Command reproduce lists and runs the reproductions of package upstream. It is
-// what "lab reproduce" runs, which has brought the cluster by then.
+// Command reproduce runs the reproductions of package upstream, and compares
+// kubelets side by side. It is what "lab reproduce" runs, which has brought the
+// cluster by then.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -18,13 +20,12 @@ import (
 
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
-	"github.com/dra-lab/dra-lab/scenarios/upstream"
 )
 
 func main() {
 	klog.SetLogger(logr.Discard()) // client-go says in errors what matters
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status, err := run(ctx, os.Args[1:], os.Stdout)
+	status, err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	cancel()
 	switch {
 	case err != nil && status == exitUsage:
@@ -42,63 +43,52 @@ const (
 	exitUsage  = 2
 )
 
-func run(ctx context.Context, args []string, out io.Writer) (int, error) {
-	flags := flag.NewFlagSet("reproduce", flag.ContinueOnError)
-	list := flags.Bool("list", false, "list the reproductions and end")
-	output := flags.String("output", "text", "how to show results: text, json or markdown")
-	junit := flags.String("junit", "", "write a JUnit report to this `file`")
-	name := flags.String("cluster", os.Getenv("DRA_LAB_CLUSTER"), "`name` of the lab with the kubelets ($DRA_LAB_CLUSTER); empty: none")
-	if err := flags.Parse(args); err != nil {
-		return exitUsage, nil // flags has said it
-	}
-	chosen, err := upstream.Find(flags.Args())
-	if err != nil {
-		return exitUsage, err
-	}
-	if *list {
-		if *output == "json" {
-			return 0, writeJSON(out, chosen)
-		}
-		return 0, upstream.WriteList(out, chosen)
-	}
-	bench, err := open(ctx, *name)
-	if err != nil {
-		return exitFailed, err
-	}
-	status := 0
-	var results []upstream.Result
-	for _, r := range chosen {
-		fmt.Fprintf(os.Stderr, "reproduce: %s: %s\n", r.ID, r.Title)
-		result := upstream.Run(ctx, r, bench)
-		results = append(results, result)
-		if result.Verdict != upstream.Reproduced {
-			status = exitFailed
-		}
-		if *output == "text" {
-			if err := result.WriteText(out); err != nil {
-				return exitFailed, err
-			}
-		}
-		if ctx.Err() != nil {
-			return exitFailed, context.Cause(ctx)
-		}
-	}
-	switch *output {
-	case "json":
-		err = writeJSON(out, results)
-	case "markdown":
-		err = upstream.WriteMarkdown(out, results)
-	}
-	if *junit != "" {
-		err = errors.Join(err, writeJUnit(*junit, results))
-	}
-	return status, err
+// program is one run of this command.
+type program struct {
+	out, progress  io.Writer
+	output         string
+	junit, cluster string
+	kubelets       []string
+	all            bool
 }
 
-func open(ctx context.Context, name string) (upstream.Bench, error) {
-	if name == "" {
-		return upstream.Packages{}, nil
+func run(ctx context.Context, args []string, out, progress io.Writer) (int, error) {
+	verbs := map[string]func(*program, context.Context, []string) (int, error){
+		"list": (*program).list, "run": (*program).reproduce,
+		"kubelets": (*program).compareKubelets, "packages": (*program).comparePackages,
 	}
+	p := &program{out: out, progress: progress}
+	var verb func(*program, context.Context, []string) (int, error)
+	if len(args) > 0 {
+		verb = verbs[args[0]]
+	}
+	if verb == nil {
+		return exitUsage, errors.New("usage: reproduce list|run|kubelets|packages [FLAG]... [ID]...")
+	}
+	flags := flag.NewFlagSet("reproduce "+args[0], flag.ContinueOnError)
+	flags.StringVar(&p.output, "output", "text", "how to show results: text, json or markdown")
+	flags.StringVar(&p.junit, "junit", "", "write a JUnit report to this `file`")
+	flags.StringVar(&p.cluster, "cluster", "", "`name` of the cluster with the kubelets; empty: none, for what needs no cluster")
+	flags.BoolVar(&p.all, "all", false, "compare the plugin managers of all versions that are known")
+	flags.Func("kubelet", "compare this `version` only; may be repeated", func(v string) error {
+		if !slices.Contains(p.kubelets, v) {
+			p.kubelets = append(p.kubelets, v)
+		}
+		return nil
+	})
+	if err := flags.Parse(args[1:]); err != nil {
+		return exitUsage, nil // flags has said it
+	}
+	return verb(p, ctx, flags.Args())
+}
+
+// say tells those who wait what is being done.
+func (p *program) say(format string, a ...any) {
+	fmt.Fprintln(p.progress, "reproduce: "+fmt.Sprintf(format, a...))
+}
+
+// openCluster finds the lab with the kubelets.
+func (p *program) openCluster(ctx context.Context) (*cluster.Cluster, error) {
 	engine, err := host.FindEngine(ctx)
 	if err != nil {
 		return nil, err
@@ -106,20 +96,7 @@ func open(ctx context.Context, name string) (upstream.Bench, error) {
 	if err := engine.Use(); err != nil {
 		return nil, err
 	}
-	lab, err := cluster.Open(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return upstream.OpenNodes(ctx, lab)
-}
-
-func writeJUnit(path string, results []upstream.Result) (err error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("write JUnit report: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return upstream.WriteJUnit(f, results)
+	return cluster.Open(ctx, p.cluster)
 }
 
 func writeJSON(w io.Writer, value any) error {
