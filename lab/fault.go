@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -85,15 +86,15 @@ func newFaultClear(l *lab) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// Nodes that do not answer don't hide what was mended on the others.
 			cleared, err := fault.Clear(cmd.Context(), c, filter)
-			if err != nil {
-				return err
-			}
-			if len(cleared) == 0 {
+			switch {
+			case len(cleared) > 0:
+				err = errors.Join(err, fault.WriteText(l.ui.Out(), cleared, time.Now()))
+			case err == nil:
 				l.ui.Info("there was nothing to mend")
-				return nil
 			}
-			return l.printFaults(cleared, "text")
+			return err
 		},
 	}
 	nameFlag(cmd, &name)
@@ -107,7 +108,7 @@ func newFaultList(l *lab) *cobra.Command {
 	var name, format string
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List what is broken, and since when",
+		Short:   "List what is broken, since when and until when",
 		Example: `  lab fault list -o json`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -119,30 +120,17 @@ func newFaultList(l *lab) *cobra.Command {
 				return err
 			}
 			active, err := fault.List(cmd.Context(), c)
-			if err != nil {
-				return err
+			switch {
+			case len(active) == 0 && err != nil:
+			case format == "json":
+				err = errors.Join(err, printJSON(l.ui.Out(), append([]fault.Active{}, active...)))
+			default:
+				err = errors.Join(err, fault.WriteText(l.ui.Out(), active, time.Now()))
 			}
-			return l.printFaults(active, format)
+			return err
 		},
 	}
 	nameFlag(cmd, &name)
 	formatFlag(cmd, &format)
 	return cmd
-}
-
-func (l *lab) printFaults(faults []fault.Active, format string) error {
-	if format == "json" {
-		if faults == nil {
-			faults = []fault.Active{}
-		}
-		return printJSON(l.ui.Out(), faults)
-	}
-	table := tabwriter.NewWriter(l.ui.Out(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tDEVICE\tKIND\tCODE\tAGE\tID\tMESSAGE")
-	now := time.Now()
-	for _, f := range faults {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n",
-			f.Node, f.Device, f.Kind, f.Code, f.Age(now).Round(time.Second), f.ID, f.Message)
-	}
-	return table.Flush()
 }

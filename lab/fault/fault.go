@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
@@ -25,7 +23,7 @@ type Target struct {
 
 // Filter chooses among active faults. Empty fields choose all.
 type Filter struct {
-	Node, Device, Kind, ID string
+	Node, Device, ID string
 }
 
 // Active is a fault that a GPU has now.
@@ -50,7 +48,8 @@ func Inject(ctx context.Context, c *cluster.Cluster, target Target, f api.Fault)
 }
 
 // Clear takes away the faults that filter chooses and returns them. To find
-// none is no error.
+// none is no error. When some nodes do not answer it clears those of the others
+// and returns them with an error that names the nodes.
 func Clear(ctx context.Context, c *cluster.Cluster, filter Filter) ([]Active, error) {
 	l, err := open(ctx, c)
 	if err != nil {
@@ -130,10 +129,11 @@ func (l lab) find(ctx context.Context, name string) (store, hardware, error) {
 			names = append(names, s.node.Name())
 		}
 	}
-	if len(names) == 0 {
-		if err != nil {
-			return store{}, hardware{}, err
-		}
+	switch {
+	case err != nil && (name == "" || len(names) == 0):
+		// The only node that answers is not the only node.
+		return store{}, hardware{}, err
+	case len(names) == 0:
 		return store{}, hardware{}, ui.WithHint(errors.New("no node has simulated GPUs"),
 			"only simulated GPUs can be broken: lab up --gpus simulated")
 	}
@@ -162,52 +162,39 @@ func choose(what, wanted string, have []string) (string, error) {
 }
 
 func (l lab) clear(ctx context.Context, filter Filter) ([]Active, error) {
-	chosen, all, err := l.scope(ctx, filter)
+	chosen, all, unread, err := l.scope(ctx, filter)
 	if err != nil {
 		return nil, fmt.Errorf("clear faults: %w", err)
 	}
-	var mu sync.Mutex
-	var cleared []Active
 	// A node that does not answer must not keep the others from being mended.
+	cleared := make([][]Active, len(chosen))
 	errs := make([]error, len(chosen))
-	var group errgroup.Group
+	var group sync.WaitGroup
 	for i, s := range chosen {
-		group.Go(func() error {
-			gone, err := l.clearNode(ctx, s, all[i], filter)
-			mu.Lock()
-			defer mu.Unlock()
-			cleared = append(cleared, gone...)
-			errs[i] = err
-			return nil
-		})
+		group.Go(func() { cleared[i], errs[i] = l.clearNode(ctx, s, all[i], filter) })
 	}
-	_ = group.Wait() // its functions keep their errors in errs
-	order(cleared)
-	if err := errors.Join(errs...); err != nil {
-		return cleared, fmt.Errorf("clear faults: %w", err)
+	group.Wait()
+	list := slices.Concat(cleared...)
+	order(list)
+	if err := errors.Join(append(errs, unread)...); err != nil {
+		return list, fmt.Errorf("clear faults: %w", err)
 	}
-	return cleared, nil
+	return list, nil
 }
 
-// scope returns the nodes that filter leaves, and their hardware. Names that
-// do not exist are errors: a misspelt one would clear nothing and look well.
-func (l lab) scope(ctx context.Context, filter Filter) ([]store, []hardware, error) {
-	if filter.Kind != "" && !slices.Contains(api.FaultKinds(), filter.Kind) {
-		return nil, nil, ui.UsageError(ui.WithHint(fmt.Errorf("unknown kind of fault %q", filter.Kind),
-			"one of %s", strings.Join(api.FaultKinds(), ", ")))
-	}
-	chosen, all := l.stores, []hardware(nil)
+// scope returns the nodes that filter leaves, and their hardware; unread names
+// those that do not answer, whose hardware is empty. Names that do not exist are
+// errors: a misspelt one would clear nothing and look well.
+func (l lab) scope(ctx context.Context, filter Filter) (chosen []store, all []hardware, unread, err error) {
 	if filter.Node != "" {
 		s, hw, err := l.find(ctx, filter.Node)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		chosen, all = []store{s}, []hardware{hw}
 	} else {
-		var err error
-		if all, err = l.readAll(ctx); err != nil {
-			return nil, nil, err
-		}
+		chosen = l.stores
+		all, unread = l.readAll(ctx)
 	}
 	if filter.Device != "" {
 		var devices []string
@@ -216,10 +203,13 @@ func (l lab) scope(ctx context.Context, filter Filter) ([]store, []hardware, err
 		}
 		slices.Sort(devices)
 		if _, err := choose("device", filter.Device, slices.Compact(devices)); err != nil {
-			return nil, nil, err
+			if unread != nil {
+				err = unread // it may be there
+			}
+			return nil, nil, nil, err
 		}
 	}
-	return chosen, all, nil
+	return chosen, all, unread, nil
 }
 
 func (l lab) clearNode(ctx context.Context, s store, hw hardware, filter Filter) ([]Active, error) {
@@ -250,7 +240,7 @@ func (l lab) clearNode(ctx context.Context, s store, hw hardware, filter Filter)
 }
 
 func (f Filter) matches(fault api.Fault) bool {
-	return (f.Kind == "" || f.Kind == fault.Kind) && (f.ID == "" || f.ID == fault.ID)
+	return f.ID == "" || f.ID == fault.ID
 }
 
 func (l lab) list(ctx context.Context) ([]Active, error) {
@@ -282,14 +272,11 @@ func (l lab) list(ctx context.Context) ([]Active, error) {
 func (l lab) readAll(ctx context.Context) ([]hardware, error) {
 	all := make([]hardware, len(l.stores))
 	errs := make([]error, len(l.stores))
-	var group errgroup.Group
+	var group sync.WaitGroup
 	for i, s := range l.stores {
-		group.Go(func() error {
-			all[i], errs[i] = s.read(ctx)
-			return nil
-		})
+		group.Go(func() { all[i], errs[i] = s.read(ctx) })
 	}
-	_ = group.Wait() // its functions keep their errors in errs
+	group.Wait()
 	return all, errors.Join(errs...)
 }
 

@@ -139,7 +139,7 @@ func TestInjectedFaultIsListedUntilCleared(t *testing.T) {
 	}
 }
 
-func TestClearChoosesByKindAndID(t *testing.T) {
+func TestClearChoosesByID(t *testing.T) {
 	ctx := t.Context()
 	l := newLab(t, map[string]string{"worker": "h100:1"})
 	lost := api.Fault{ID: "lost", Kind: api.FaultLost, Since: start()}
@@ -154,7 +154,7 @@ func TestClearChoosesByKindAndID(t *testing.T) {
 	}{
 		{Filter{ID: "other"}, nil},
 		{Filter{ID: "xid-48"}, []Active{{"worker", "gpu-0", xid(48)}}},
-		{Filter{Kind: api.FaultLost}, []Active{{"worker", "gpu-0", lost}}},
+		{Filter{ID: "lost"}, []Active{{"worker", "gpu-0", lost}}},
 		{Filter{}, []Active{{"worker", "gpu-0", xid(79)}}},
 		{Filter{}, nil},
 	} {
@@ -314,6 +314,25 @@ func TestNodeThatIsDownIsNamedAndTheOthersAreServed(t *testing.T) {
 	}
 	if len(got) != 1 {
 		t.Errorf("list %v, want the fault of the other node", got)
+	}
+
+	// Nobody knows whether the only node that answers is the one that is meant.
+	if err := l.inject(ctx, Target{Device: "gpu-0"}, xid(48)); err == nil || !strings.Contains(err.Error(), `"worker2"`) {
+		t.Errorf("inject: error %v, want one that names worker2", err)
+	}
+	if _, err := l.clear(ctx, Filter{Device: "gpu-7"}); err == nil || !strings.Contains(err.Error(), `"worker2"`) {
+		t.Errorf("clear of a GPU that worker2 may have: error %v, want one that names worker2", err)
+	}
+
+	cleared, err := l.clear(ctx, Filter{})
+	if err == nil || !strings.Contains(err.Error(), `"worker2"`) {
+		t.Errorf("clear: error %v, want one that names worker2", err)
+	}
+	if diff := cmp.Diff([]Active{{"worker", "gpu-0", xid(79)}}, cleared); diff != "" {
+		t.Errorf("cleared (-want +got):\n%s", diff)
+	}
+	if got, _ := l.list(ctx); len(got) != 0 {
+		t.Errorf("list after clear %v, want none", got)
 	}
 }
 
