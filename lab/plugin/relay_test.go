@@ -65,6 +65,34 @@ func TestRelayIsCopiedOnce(t *testing.T) {
 	}
 }
 
+func TestRelayThatIsCutOffIsCopiedAgain(t *testing.T) {
+	// Given a lab that is interrupted while it copies its relay: the command in
+	// the node sees the end of its input,
+	n := newNode(t)
+	interrupted := plugin.NewRelay(func(ctx context.Context, argv ...string) *exec.Cmd {
+		cmd := n.command(ctx, argv...)
+		if argv[0] == "sh" {
+			cmd.Args[2] = "head -c 100000 | " + strings.TrimPrefix(cmd.Args[2], "exec ")
+		}
+		return cmd
+	}, "")
+	_, err := interrupted.Sockets(testContext(t), n.registry())
+	if err == nil || !strings.Contains(err.Error(), "copy relay into the node") {
+		t.Errorf("got %v, want an error about the copy", err)
+	}
+	if err := interrupted.Close(); err != nil {
+		t.Error(err)
+	}
+	// when another lab comes, then it is not misled by what is there.
+	relay := plugin.NewRelay(n.command, "")
+	if _, err := relay.Sockets(testContext(t), n.registry()); err != nil {
+		t.Error(err)
+	}
+	if err := relay.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestNodeThatIsGone(t *testing.T) {
 	gone := func(ctx context.Context, _ ...string) *exec.Cmd {
 		return exec.CommandContext(ctx, "sh", "-c", "echo some line >&2; echo no such container >&2; exit 1")

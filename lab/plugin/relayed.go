@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"strconv"
 	"sync"
 	"time"
 
@@ -65,12 +66,14 @@ func (r *Relay) Close() error {
 const installDir = "/var/lib/dra-lab/bin"
 
 // Unpacking with a name of its own and renaming makes it safe for several labs
-// to do this at the same time. Executables that are older than a day are
-// removed; a lab that still wants one copies it again.
+// to do this at the same time. The size tells a copy whose sender was
+// interrupted, which ends like a whole one, from that. Executables that are
+// older than a day are removed; a lab that still wants one copies it again.
 const installScript = `set -e
 mkdir -p "${1%/*}"
 trap 'rm -f "$1.$$"' EXIT
 cat > "$1.$$"
+if [ "$(wc -c < "$1.$$")" != "$2" ]; then echo "the copy was cut off" >&2; exit 1; fi
 chmod 755 "$1.$$"
 mv "$1.$$" "$1"
 find "${1%/*}" -name 'relay-*' -mtime +0 -exec rm -f {} + || true`
@@ -109,7 +112,7 @@ func (r *Relay) installed(ctx context.Context) (string, error) {
 	} else if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
-	cmd := r.run(ctx, "sh", "-c", installScript, "sh", target)
+	cmd := r.run(ctx, "sh", "-c", installScript, "sh", target, strconv.FormatInt(info.Size(), 10))
 	cmd.Stdin = file
 	if _, err := output(cmd); err != nil {
 		return "", fmt.Errorf("copy relay into the node: %w", err)
