@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// defaultMaxEvents bounds what a recorder keeps.
-	defaultMaxEvents = 20_000
+	// maxEvents bounds what a recorder keeps.
+	maxEvents = 20_000
 	// shownWhenMissed is how many of the last events an error shows when the
 	// awaited one did not come.
 	shownWhenMissed = 5
@@ -31,7 +31,7 @@ type log struct {
 	changed chan struct{} // closed and replaced at each change
 }
 
-func newLog(maxEvents int) *log { return &log{max: maxEvents, changed: make(chan struct{})} }
+func newLog(most int) *log { return &log{max: most, changed: make(chan struct{})} }
 
 // add appends events and gives them their sequence. When the log is full they
 // are counted, not kept.

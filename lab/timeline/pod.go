@@ -10,9 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// taintEviction is the reason of the condition that the device taint eviction
-// controller sets before it deletes a Pod.
-const taintEviction = "DeletionByDeviceTaintManager"
+// TaintEviction is the Detail of PodDisrupted and PodDeleted when a taint on
+// the Pod's GPU is why: the reason of the condition that the device taint
+// eviction controller sets before it deletes a Pod.
+const TaintEviction = "DeletionByDeviceTaintManager"
 
 // podChange says what it means that a Pod was old and is now. old is nil for a
 // new Pod, now is nil for one that is gone.
@@ -128,7 +129,7 @@ func (p *podDiff) deletion(old *corev1.Pod) {
 	if old.DeletionTimestamp != nil || p.now.DeletionTimestamp == nil {
 		return
 	}
-	if after.Status == corev1.ConditionTrue && after.Reason == taintEviction {
+	if after.Status == corev1.ConditionTrue && after.Reason == TaintEviction {
 		p.add(Event{Component: ControllerManager, Kind: PodDeleted, Detail: after.Reason}, "deleted because of the taint on its GPU")
 		return
 	}

@@ -117,10 +117,10 @@ func TestPodChanges(t *testing.T) {
 		"other message":   {pod(running, health(cdi, "Unhealthy", "XID 48")), pod(running, health(cdi, "Unhealthy", "XID 79")), []string{"kubelet pod-health"}},
 		"still healthy":   {pod(running, health(cdi, "Healthy", "")), pod(running, health(cdi, "Healthy", "")), nil},
 		"marked for eviction": {
-			pod(), pod(condition(corev1.DisruptionTarget, "True", taintEviction)), []string{"controller-manager pod-disrupted"},
+			pod(), pod(condition(corev1.DisruptionTarget, "True", TaintEviction)), []string{"controller-manager pod-disrupted"},
 		},
 		"evicted": {
-			pod(condition(corev1.DisruptionTarget, "True", taintEviction)), pod(condition(corev1.DisruptionTarget, "True", taintEviction), deleted),
+			pod(condition(corev1.DisruptionTarget, "True", TaintEviction)), pod(condition(corev1.DisruptionTarget, "True", TaintEviction), deleted),
 			[]string{"controller-manager pod-deleted"},
 		},
 		"deleted":       {pod(), pod(deleted), []string{"api-server pod-deleted"}},

@@ -28,12 +28,8 @@ type Config struct {
 	Title string
 	// Namespace is whose Pods, claims, Jobs and Events are recorded.
 	Namespace string
-	// Driver is the namespace of the driver's Pods, api.Namespace by default.
-	Driver string
 	// Live gets a line per event as it happens, nil for none.
 	Live io.Writer
-	// MaxEvents bounds the record, 20,000 by default.
-	MaxEvents int
 }
 
 // Recorder records what happens from its start on; what is there before is its
@@ -51,7 +47,7 @@ type Recorder struct {
 }
 
 // Start watches the cluster and returns when all watches stand: what the caller
-// does then is recorded. The recorder ends with Stop, or with ctx.
+// does then is recorded. ctx bounds that; the recorder goes on until Stop.
 func Start(ctx context.Context, config *rest.Config, c Config) (*Recorder, error) {
 	// Watches and log streams are long-lived; the client's own rate limit is
 	// for programs that write.
@@ -65,16 +61,11 @@ func Start(ctx context.Context, config *rest.Config, c Config) (*Recorder, error
 }
 
 func start(ctx context.Context, client kubernetes.Interface, c Config) (*Recorder, error) {
-	if c.Driver == "" {
-		c.Driver = api.Namespace
-	}
-	if c.MaxEvents <= 0 {
-		c.MaxEvents = defaultMaxEvents
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	tasks, ctx := errgroup.WithContext(ctx)
+	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	goOn := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	tasks, running := errgroup.WithContext(running)
 	r := &Recorder{
-		config: c, log: newLog(c.MaxEvents), client: client, start: time.Now(),
+		config: c, log: newLog(maxEvents), client: client, start: time.Now(),
 		cancel: cancel, tasks: tasks, live: make(chan error, 1),
 	}
 	r.logs = &follower{client: client, run: tasks, since: r.start}
@@ -83,7 +74,11 @@ func start(ctx context.Context, client kubernetes.Interface, c Config) (*Recorde
 	} else {
 		r.live <- nil
 	}
-	if err := r.watchAll(ctx); err != nil {
+	err := r.watchAll(running)
+	if !goOn() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("record timeline of namespace %q: %w", c.Namespace, err), r.end(err))
 	}
 	return r, nil
@@ -99,7 +94,7 @@ func (r *Recorder) watchAll(ctx context.Context) error {
 		watch(ctx, r, c.BatchV1().Jobs(ns), "", jobChange, nil),
 		watch(ctx, r, c.ResourceV1().ResourceClaims(ns), "", claimChange, nil),
 		watch(ctx, r, c.ResourceV1().ResourceSlices(), ours, sliceChange, nil),
-		watch(ctx, r, c.CoreV1().Pods(r.config.Driver), "", nil, r.followDriver),
+		watch(ctx, r, c.CoreV1().Pods(api.Namespace), "", nil, r.followDriver),
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return fmt.Errorf("wait for the first lists: %w", context.Cause(ctx))
@@ -113,10 +108,10 @@ type lists[L runtime.Object] interface {
 	Watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error)
 }
 
-// watch records the changes of one kind of object; each also goes to seen, with
-// the last that is known of it and whether it is gone. selector is a field selector. The client-go
-// reflector below lists anew when a watch breaks or is too old, so that no
-// change of state is missed, only steps between.
+// watch records the changes of one kind of object; each object also goes to
+// seen, as it was last known, with whether it is gone. selector is a field
+// selector. The client-go reflector below lists anew when a watch breaks or is
+// too old, so that no change of state is missed, only steps between.
 func watch[L runtime.Object, T any, P interface {
 	*T
 	runtime.Object

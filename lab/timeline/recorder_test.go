@@ -2,9 +2,11 @@ package timeline
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +61,37 @@ func TestRecorderRecordsChangesButNotItsBackground(t *testing.T) {
 	}
 	if got := strings.Count(live.String(), "\n"); got != len(line.Events) {
 		t.Errorf("%d lines written live, want %d:\n%s", got, len(line.Events), live.String())
+	}
+}
+
+func TestTheContextOfStartBoundsTheStartOnly(t *testing.T) {
+	// Given a recorder whose start was bounded,
+	client := fake.NewClientset()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := start(ctx, client, Config{Namespace: "ns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// when that bound is over, then it still records,
+	cancel()
+	if _, err := client.CoreV1().Pods("ns").Create(t.Context(), pod(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waiting, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := r.Wait(waiting, "the Pod", is(PodCreated)); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Stop(); err != nil {
+		t.Error(err)
+	}
+
+	// and a start that takes longer than its bound ends with it.
+	late, end := context.WithCancelCause(t.Context())
+	tooLate := errors.New("too late")
+	end(tooLate)
+	if _, err := start(late, client, Config{Namespace: "ns"}); !errors.Is(err, tooLate) {
+		t.Errorf("start = %v, want %v", err, tooLate)
 	}
 }
 
