@@ -31,14 +31,14 @@ func (t *running) generations(ctx context.Context, leave <-chan struct{}) (Resul
 		if done || err != nil {
 			return result, err
 		}
-		began := t.at
+		before := t.made
 		result, err = t.generation(ctx, leave, deadline)
 		switch {
 		case err == nil:
 			return result, nil
 		case !errors.Is(err, allreduce.ErrInterrupted):
 			return Result{}, err
-		case t.at > began:
+		case t.made > before:
 			deadline = time.Now().Add(t.Pace.Patience)
 			t.emit(workload.Line{Event: workload.EventInterrupted, Step: t.at, Detail: allreduce.Reason(err)})
 		case time.Since(said) > saySpacing:
@@ -170,6 +170,7 @@ func (t *running) step(ctx context.Context, leave <-chan struct{}, member *allre
 		return err
 	}
 	t.at++
+	t.made++
 	line := workload.Line{Event: workload.EventStep, Step: t.at, Loss: sum.Loss / float64(t.Settings.Batch)}
 	write := sum.Checkpoint || t.at%t.Pace.Checkpoint == 0 || t.at == t.Settings.Steps
 	if write {

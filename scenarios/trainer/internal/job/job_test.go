@@ -84,6 +84,25 @@ func TestRanksKilledOneAfterTheOtherChangeNothingInTheResult(t *testing.T) {
 	cluster.checkDone()
 }
 
+func TestStepsThatAreMadeAgainAreProgress(t *testing.T) {
+	// Given a job without checkpoints, which begins anew when a rank is killed,
+	pace := brisk()
+	pace.Checkpoint, pace.Step = 1000, 5*time.Millisecond
+	cluster := newCluster(t, small(), pace)
+	cluster.start(0)
+	// when rank 1 is killed late, and its replacement early,
+	for _, step := range []int64{100, 20} {
+		cluster.start(1)
+		cluster.waitFor(1, func(l workload.Line) bool { return l.Step >= step })
+		cluster.kill(1)
+	}
+	// then rank 0 takes that for progress too: else its patience would end
+	// although the job goes on.
+	cluster.waitFor(0, func(l workload.Line) bool { return l.Event == workload.EventInterrupted && l.Step < 90 })
+	cluster.start(1)
+	cluster.checkDone()
+}
+
 func TestALeavingRankLosesNoStep(t *testing.T) {
 	// Given a job whose checkpoints are further apart than its end,
 	pace := brisk()

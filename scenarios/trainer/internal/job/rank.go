@@ -43,6 +43,7 @@ type running struct {
 	store     *checkpoint.Store
 	firstLoss float64
 	at        int64 // steps that the parameters have seen
+	made      int64 // steps that this process has made, those made twice included
 }
 
 // Train trains until the result is on the volume. When leave is closed it
