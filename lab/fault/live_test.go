@@ -2,7 +2,6 @@ package fault_test
 
 import (
 	"context"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -15,30 +14,8 @@ import (
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/fault"
 	"github.com/dra-lab/dra-lab/lab/install"
+	"github.com/dra-lab/dra-lab/lab/internal/live"
 )
-
-// liveCluster opens the cluster that DRA_LAB_CLUSTER names. Tests that need one
-// do not run without, and say so.
-func liveCluster(t *testing.T) (*cluster.Cluster, *kubernetes.Clientset) {
-	t.Helper()
-	name := os.Getenv("DRA_LAB_CLUSTER")
-	if name == "" {
-		t.Skip("NOT RUN: needs a cluster of the lab; set DRA_LAB_CLUSTER to its name, after \"lab up\"")
-	}
-	c, err := cluster.Open(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := c.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c, client
-}
 
 // victim is the last GPU of the last node: the one that the scheduler would
 // give away last.
@@ -111,7 +88,7 @@ func health(t *testing.T, c *cluster.Cluster, target fault.Target) install.Devic
 }
 
 func TestLiveFaultTaintsTheGPUAndClearingMendsIt(t *testing.T) {
-	c, client := liveCluster(t)
+	c, client := live.Cluster(t)
 	for _, broken := range []struct {
 		kind   string
 		params fault.Params
@@ -184,17 +161,26 @@ func TestLiveFaultTaintsTheGPUAndClearingMendsIt(t *testing.T) {
 }
 
 func TestLiveCorrectedErrorDoesNotTaint(t *testing.T) {
-	c, client := liveCluster(t)
+	c, client := live.Cluster(t)
 	target := victim(t, c)
 	awaitTaint(t, client, target, "")
-	for _, harmless := range []struct {
+	t.Cleanup(func() {
+		filter := fault.Filter{Node: target.Node, Device: target.Device}
+		if _, err := fault.Clear(context.WithoutCancel(t.Context()), c, filter); err != nil {
+			t.Error(err)
+		}
+	})
+	// When a fatal fault comes after harmless ones, which were thus seen before
+	// it,
+	for _, broken := range []struct {
 		kind   string
 		params fault.Params
 	}{
 		{api.FaultECCSingle, fault.Params{}},
 		{api.FaultXID, fault.Params{Code: 31}},
+		{api.FaultLost, fault.Params{}},
 	} {
-		f, err := fault.New(harmless.kind, harmless.params)
+		f, err := fault.New(broken.kind, broken.params)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,21 +188,7 @@ func TestLiveCorrectedErrorDoesNotTaint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A fatal fault after the harmless ones shows that those were seen, in
-	// order: only it leaves a taint.
-	lost, err := fault.New(api.FaultLost, fault.Params{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		filter := fault.Filter{Node: target.Node, Device: target.Device}
-		if _, err := fault.Clear(context.WithoutCancel(t.Context()), c, filter); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := fault.Inject(t.Context(), c, target, lost); err != nil {
-		t.Fatal(err)
-	}
+	// then only it leaves a taint.
 	for _, taint := range awaitTaint(t, client, target, api.TaintLost) {
 		if taint.Key != api.TaintLost {
 			t.Errorf("taint %v, want none but %s", taint, api.TaintLost)

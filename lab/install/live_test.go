@@ -13,6 +13,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
@@ -20,33 +21,10 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/dra-lab/dra-lab/driver/api"
-	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/install"
+	"github.com/dra-lab/dra-lab/lab/internal/live"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
-
-// liveCluster opens the cluster that DRA_LAB_CLUSTER names, with the lab on it.
-// Tests that need one do not run without, and say so.
-func liveCluster(t *testing.T) (*cluster.Cluster, *kubernetes.Clientset) {
-	t.Helper()
-	name := os.Getenv("DRA_LAB_CLUSTER")
-	if name == "" {
-		t.Skip("NOT RUN: needs a cluster of the lab; set DRA_LAB_CLUSTER to its name, after \"make build\" and \"lab up\"")
-	}
-	c, err := cluster.Open(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := c.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c, client
-}
 
 // logged is a UI that writes to the test's log.
 func logged(t *testing.T) *ui.UI { return ui.New(t.Output(), t.Output(), 1) }
@@ -66,7 +44,7 @@ func options(t *testing.T) install.Options {
 }
 
 func TestLiveInstallIsQuickWhenNothingChanged(t *testing.T) {
-	c, _ := liveCluster(t)
+	c, _ := live.Cluster(t)
 	// Given a lab that is installed,
 	if err := install.Install(t.Context(), c, options(t), logged(t)); err != nil {
 		t.Fatal(err)
@@ -85,7 +63,7 @@ func TestLiveInstallIsQuickWhenNothingChanged(t *testing.T) {
 }
 
 func TestLiveStatusShowsHealthyGPUs(t *testing.T) {
-	c, _ := liveCluster(t)
+	c, _ := live.Cluster(t)
 	status, err := install.GetStatus(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -105,13 +83,13 @@ func TestLiveStatusShowsHealthyGPUs(t *testing.T) {
 			uuids[d.UUID] = true
 		}
 	}
-	if want := 4 * status.Driver.Desired; len(uuids) != want {
+	if want := len(options(t).GPUs.Inventory().Profiles()) * status.Driver.Desired; len(uuids) != want {
 		t.Errorf("%d different GPUs, want %d", len(uuids), want)
 	}
 }
 
 func TestLiveDriverMayOnlyWriteSlicesOfItsNode(t *testing.T) {
-	_, admin := liveCluster(t)
+	c, admin := live.Cluster(t)
 	ctx := t.Context()
 	// Given the token that the driver Pod of one node has,
 	pods, err := admin.CoreV1().Pods(api.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + api.AppLabel})
@@ -130,7 +108,6 @@ func TestLiveDriverMayOnlyWriteSlicesOfItsNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _ := liveCluster(t)
 	config, err := c.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +174,7 @@ func pause(t *testing.T, client *kubernetes.Clientset) string {
 }
 
 func TestLivePodWithClaimIsReadySoon(t *testing.T) {
-	_, client := liveCluster(t)
+	_, client := live.Cluster(t)
 	ctx := t.Context()
 	const namespace, runs = "default", 5
 	template := &resourcev1.ResourceClaimTemplate{
@@ -240,6 +217,12 @@ func runPod(t *testing.T, client *kubernetes.Clientset, name, template, image st
 	// Not 0: that would forget the Pod before its node has unprepared the claim,
 	// and the driver refuses the next claim for a GPU that is still held.
 	grace := int64(1)
+	t.Cleanup(func() {
+		err := pods.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
 	start := time.Now()
 	_, err = pods.Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
