@@ -21,9 +21,7 @@ const maxLibraries = 256
 // look, so a container that has the files at the same paths needs no cache and
 // no configuration. A library that is not there is an error that names it and
 // who asks for it.
-//
-// root is where the paths begin, "/" or empty for this machine.
-func Closure(root, program string) ([]string, error) {
+func Closure(program string) ([]string, error) {
 	main, err := inspect(program)
 	if err != nil {
 		return nil, err
@@ -34,7 +32,7 @@ func Closure(root, program string) ([]string, error) {
 		}
 		return nil, nil
 	}
-	if _, err := os.Stat(filepath.Join(root, main.interpreter)); err != nil {
+	if _, err := os.Stat(main.interpreter); err != nil {
 		return nil, fmt.Errorf("find the loader of %q: %w", program, err)
 	}
 	found := map[string]bool{main.interpreter: true}
@@ -50,7 +48,7 @@ func Closure(root, program string) ([]string, error) {
 				continue
 			}
 			byName[name] = true
-			library, err := locate(root, name, current, main)
+			library, err := locate(name, current, main)
 			if err != nil {
 				return nil, fmt.Errorf("find %q for %q: %w", name, current.path, err)
 			}
@@ -71,7 +69,7 @@ func Closure(root, program string) ([]string, error) {
 
 // object is what the headers of an ELF file say about what it needs.
 type object struct {
-	path        string // as the loader sees it
+	path        string
 	interpreter string // empty: static, or a library
 	needed      []string
 	runpath     []string
@@ -123,11 +121,9 @@ func dynStrings(file *elf.File, tag elf.DynTag) ([]string, error) {
 // locate finds a library where the loader would: in the path that the asking
 // file brings, else in the loader's built-in directories. A file for another
 // machine is passed over, as the loader does.
-func locate(root, name string, asking, main object) (object, error) {
+func locate(name string, asking, main object) (object, error) {
 	if strings.Contains(name, "/") {
-		library, err := inspect(filepath.Join(root, name))
-		library.path = name
-		return library, err
+		return inspect(name)
 	}
 	directories := make([]string, 0, len(asking.runpath)+8)
 	for _, directory := range asking.runpath {
@@ -138,7 +134,7 @@ func locate(root, name string, asking, main object) (object, error) {
 	directories = append(directories, systemDirectories(main)...)
 	for _, directory := range directories {
 		path := filepath.Join(directory, name)
-		library, err := inspect(filepath.Join(root, path))
+		library, err := inspect(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -147,7 +143,6 @@ func locate(root, name string, asking, main object) (object, error) {
 		case library.class != main.class || library.machine != main.machine:
 			continue
 		}
-		library.path = path
 		return library, nil
 	}
 	return object{}, fmt.Errorf("not in %s: %w", strings.Join(directories, ", "), fs.ErrNotExist)

@@ -38,7 +38,7 @@ type Image struct {
 // "docker.io/dra-lab/driver". Nothing is compressed: the image goes over a
 // local pipe and is stored unpacked anyhow.
 func Build(repository, program string) (*Image, error) {
-	libraries, err := Closure("/", program)
+	libraries, err := Closure(program)
 	if err != nil {
 		return nil, fmt.Errorf("build image %s: %w", repository, err)
 	}

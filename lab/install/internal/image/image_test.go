@@ -56,7 +56,7 @@ func TestClosureOfADynamicProgramRunsItAlone(t *testing.T) {
 double f(double x) { return sin(x); }`, "-Wl,--no-as-needed", "-lm")
 
 	// when its closure is put into an otherwise empty root,
-	files, err := image.Closure("/", program)
+	files, err := image.Closure(program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ double f(double x) { return sin(x); }`, "-Wl,--no-as-needed", "-lm")
 
 func TestClosureOfAStaticProgramIsEmpty(t *testing.T) {
 	program := compile(t, filepath.Join(t.TempDir(), "hello"), hello, "-static")
-	files, err := image.Closure("/", program)
+	files, err := image.Closure(program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestClosureFollowsRunpathAndIndirectLibraries(t *testing.T) {
 	program := compile(t, filepath.Join(directory, "main"), `int a(void); int main(void) { return a(); }`,
 		"-L"+filepath.Join(directory, "lib"), "-la", "-Wl,-rpath,$ORIGIN/lib", "-Wl,-rpath-link,"+filepath.Join(directory, "lib"))
 
-	files, err := image.Closure("/", program)
+	files, err := image.Closure(program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestClosureFollowsRunpathAndIndirectLibraries(t *testing.T) {
 	if err := os.Remove(filepath.Join(directory, "lib", "libb.so")); err != nil {
 		t.Fatal(err)
 	}
-	_, err = image.Closure("/", program)
+	_, err = image.Closure(program)
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), `find "libb.so" for "`+filepath.Join(directory, "lib", "liba.so")) {
 		t.Errorf("error %v, want one that names libb.so and liba.so", err)
 	}
@@ -135,7 +135,7 @@ func TestClosureRefusesWhatIsNoProgram(t *testing.T) {
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := image.Closure("/", file); err == nil || !strings.Contains(err.Error(), file) {
+	if _, err := image.Closure(file); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("error %v, want one that names %s", err, file)
 	}
 }
@@ -199,7 +199,7 @@ func TestArchiveHoldsProgramAndLibraries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	libraries, err := image.Closure("/", program)
+	libraries, err := image.Closure(program)
 	if err != nil {
 		t.Fatal(err)
 	}
