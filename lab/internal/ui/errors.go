@@ -76,15 +76,11 @@ func (w *withStatus) Unwrap() error { return w.error }
 
 // UsageError marks err as a mistake on the command line: exit status 2. A nil
 // err stays nil.
-func UsageError(err error) error { return WithStatus(err, StatusUsage) }
-
-// WithStatus makes Fail return status for err, as for a command whose own exit
-// status is passed through. A nil err stays nil.
-func WithStatus(err error, status int) error {
+func UsageError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &withStatus{error: err, status: status}
+	return &withStatus{error: err, status: StatusUsage}
 }
 
 // told is an error that the user has read already.
@@ -98,11 +94,11 @@ func Told(err error, status int) error {
 	if err == nil {
 		return nil
 	}
-	return &told{WithStatus(err, status)}
+	return &told{&withStatus{error: err, status: status}}
 }
 
 // Status returns the exit status for err: 0 for nil, the one that UsageError
-// or WithStatus asked for, else 1.
+// or Told asked for, else 1.
 func Status(err error) int {
 	if err == nil {
 		return StatusDone

@@ -127,7 +127,6 @@ func TestFail(t *testing.T) {
 			fmt.Errorf("start: %w", WithDetail(WithDetail(base, "log", long), "state", "gone")), 1,
 			"lab: state:\nlab:   | gone\nlab: log:\nlab:   | ...\n" + strings.Repeat("lab:   | line\n", maxDetailLines-1) +
 				"lab:   | last\nlab: error: start: listen: permission denied\n"},
-		"passed-through status":   {WithStatus(base, 7), 7, "lab: error: listen: permission denied\n"},
 		"told by another program": {fmt.Errorf("run: %w", Told(base, 3)), 3, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
