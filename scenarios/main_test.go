@@ -9,11 +9,11 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/dra-lab/dra-lab/lab/timeline"
 	"github.com/dra-lab/dra-lab/scenarios/catalog"
 	"github.com/dra-lab/dra-lab/scenarios/internal/verdict"
 )
@@ -98,6 +98,7 @@ func run(m *testing.M, chosen []catalog.Scenario, output, junit string) (status 
 		reading <- shown{results, errors.Join(err, r.Close())}
 	}()
 	os.Stdout = w
+	began := time.Now()
 	status = m.Run()
 	os.Stdout = stdout
 	err = w.Close()
@@ -107,7 +108,7 @@ func run(m *testing.M, chosen []catalog.Scenario, output, junit string) (status 
 		err = errors.Join(err, writeReport(junit, all.results))
 	}
 	if output == "json" {
-		return status, errors.Join(err, writeJSON(stdout, summarize(all.results)))
+		return status, errors.Join(err, writeJSON(stdout, verdict.Summarize(all.results, scenarioName, began)))
 	}
 	counts := verdict.Counts(all.results)
 	_, printed := fmt.Fprintf(stdout, "scenarios: %d passed, %d failed, %d skipped\n",
@@ -121,60 +122,6 @@ func writeReport(path string, results []verdict.Result) error {
 		return err
 	}
 	return verdict.WriteJUnit(path, report)
-}
-
-// summary is a scenario's result for programs.
-type summary struct {
-	Name     string         `json:"name"`
-	Status   verdict.Status `json:"status"`
-	Seconds  float64        `json:"seconds"`
-	Failures []string       `json:"failures,omitempty"`
-	Figures  []figure       `json:"figures,omitempty"`
-	Timeline string         `json:"timeline,omitempty"` // path
-}
-
-type figure struct {
-	Name    string  `json:"name"`
-	Pod     string  `json:"pod,omitempty"`
-	Seconds float64 `json:"seconds"`
-}
-
-func summarize(results []verdict.Result) []summary {
-	all := []summary{}
-	for _, r := range results {
-		if r.Depth() == 0 {
-			s := summary{Name: scenarioName(r.Name), Status: r.Status, Seconds: r.Duration.Seconds()}
-			if r.Status != verdict.Skipped {
-				s.Timeline, s.Figures = figures(s.Name)
-			}
-			all = append(all, s)
-		}
-		if r.Status == verdict.Failed && len(all) > 0 {
-			if why := verdict.FailureOf(r); why != "" && r.Depth() > 0 {
-				last := &all[len(all)-1]
-				last.Failures = append(last.Failures, verdict.PartName(r.Name)+": "+why)
-			}
-		}
-	}
-	return all
-}
-
-// figures reads what the scenario measured from its timeline.
-func figures(scenario string) (path string, all []figure) {
-	path, err := timeline.Kept(scenario)
-	if err != nil {
-		return "", nil
-	}
-	recorded, err := timeline.Load(path)
-	if err != nil {
-		return "", nil // it failed before there was one
-	}
-	for _, e := range recorded.Events {
-		if e.Kind == timeline.Measured {
-			all = append(all, figure{Name: e.Detail, Pod: e.Pod, Seconds: e.Duration.Seconds()})
-		}
-	}
-	return path, all
 }
 
 // scenarioName is the name of the scenario that a test runs.
