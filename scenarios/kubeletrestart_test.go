@@ -31,20 +31,15 @@ func TestKubeletRestart(t *testing.T) {
 }
 
 func (s *hold) restartKubelet(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	restarting := s.Note("systemctl restart kubelet", s.gpu.Node)
-	if _, err := s.OnNode(ctx, s.gpu.Node, "systemctl", "restart", "kubelet"); err != nil {
+	node := stage.Node(s.grant.GPU.Node)
+	restarting := s.Note("systemctl restart kubelet", s.grant.GPU.Node)
+	if _, err := s.OnNode(ctx, s.grant.GPU.Node, "systemctl", "restart", "kubelet"); err != nil {
 		t.Fatal(err)
 	}
-	onNode := func(e timeline.Event) bool { return e.Node == s.gpu.Node && e.Time.After(restarting.Time) }
-	s.Await(ctx, t, long, "the registration", stage.Is(timeline.DriverStep, stage.Detail(api.StepRegistered), onNode))
+	after := stage.After(restarting)
+	s.Await(ctx, t, long, "the registration", stage.Is(timeline.DriverStep, stage.Detail(api.StepRegistered), after, node))
 	s.Remark("the kubelet has wiped the node's ResourceSlices; the driver's slice controller waits 30 s before it corrects that")
-	s.Await(ctx, t, long, "the ResourceSlice", stage.Is(timeline.SlicePublished, onNode))
-	traces, err := s.Traces(ctx, s.gpu.Node, s.claimUID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(traces) != 3 {
-		t.Errorf("after the restart the node has of the claim only %q", traces)
-	}
+	s.Await(ctx, t, long, "the ResourceSlice", stage.Is(timeline.SlicePublished, after, node))
+	s.CheckPrepared(ctx, t, s.grant)
 	return ctx
 }

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/e2e-framework/pkg/features"
 
 	"github.com/dra-lab/dra-lab/lab/timeline"
-	"github.com/dra-lab/dra-lab/lab/timeline/workload"
 	"github.com/dra-lab/dra-lab/scenarios/internal/stage"
 )
 
@@ -30,8 +29,8 @@ const sharedClaim = "shared-gpu"
 
 type sharing struct {
 	*stage.Stage
-	gpu      stage.GPU
-	claimUID string
+	grant    stage.Grant
+	baseline map[stage.GPU]uint64
 }
 
 func TestSharedClaim(t *testing.T) {
@@ -44,25 +43,22 @@ func TestSharedClaim(t *testing.T) {
 }
 
 func (s *sharing) startBoth(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	var err error
+	if s.baseline, err = s.Memory(ctx); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Create(ctx, sharedClaimManifest); err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]string{}
+	s.grant = s.AwaitGrant(ctx, t, stage.Claim(sharedClaim))
 	for _, pod := range []string{"first", "second"} {
 		s.Await(ctx, t, soon, "Pod "+pod+" to be Ready", stage.Is(timeline.PodReady, stage.Pod(pod)))
-		started := s.Await(ctx, t, soon, "the program of "+pod, stage.Is(timeline.Workload(workload.EventStarted), stage.Pod(pod)))
-		found[pod] = started.Workload.Devices
+		s.AwaitProgram(ctx, t, pod, s.grant)
 	}
-	if found["first"] != found["second"] || found["first"] == "" {
-		t.Errorf("the Pods found %q, want the same GPU", found)
-	}
-	allocated := s.Await(ctx, t, soon, "the GPU", stage.Is(timeline.ClaimAllocated, stage.Claim(sharedClaim)))
-	s.gpu = stage.GPU{Node: allocated.Node, Name: allocated.Device}
 	claim, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, sharedClaim, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.claimUID = string(claim.UID)
 	if n := len(claim.Status.ReservedFor); n != 2 {
 		t.Errorf("the claim is reserved for %d Pods, want 2", n)
 	}
@@ -72,13 +68,7 @@ func (s *sharing) startBoth(ctx context.Context, t *testing.T, _ *envconf.Config
 func (s *sharing) stopFirst(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	s.stop(ctx, t, "first")
 	s.Await(ctx, t, soon, "the end of its reservation", stage.Is(timeline.ClaimUnreserved, stage.Claim(sharedClaim), stage.Pod("first")))
-	traces, err := s.Traces(ctx, s.gpu.Node, s.claimUID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(traces) != 3 {
-		t.Errorf("of the claim that the second Pod uses the node has only %q", traces)
-	}
+	s.CheckPrepared(ctx, t, s.grant)
 	if e, ok := s.Recorder.Timeline().First(stage.Is(timeline.Unprepared, stage.Claim(sharedClaim))); ok {
 		t.Errorf("the claim was unprepared although the second Pod uses it: %s", e.Text)
 	}
@@ -92,13 +82,8 @@ func (s *sharing) stopSecond(ctx context.Context, t *testing.T, _ *envconf.Confi
 	s.stop(ctx, t, "second")
 	s.Await(ctx, t, soon, "unprepare", stage.Is(timeline.Unprepared, stage.Claim(sharedClaim)))
 	s.Await(ctx, t, soon, "the end of the allocation", stage.Is(timeline.ClaimDeallocated, stage.Claim(sharedClaim)))
-	traces, err := s.Traces(ctx, s.gpu.Node, s.claimUID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(traces) > 0 {
-		t.Errorf("the claim left on %s: %q", s.gpu.Node, traces)
-	}
+	s.CheckNoTrace(ctx, t, s.grant)
+	s.CheckMemory(ctx, t, s.baseline)
 	return ctx
 }
 

@@ -27,7 +27,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/e2e-framework/klient/decoder"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
@@ -47,6 +46,7 @@ const (
 	// faultyRank loses its GPU at faultStep.
 	faultyRank = 1
 	faultStep  = 100
+	xidTaint   = api.TaintXID + "=79:NoExecute"
 
 	// lossFraction is what is left of the first loss at the end, at most.
 	lossFraction = 0.05
@@ -55,18 +55,15 @@ const (
 	healthLimit = 1500 * time.Millisecond // XID to Unhealthy in the Pod's status
 	evictLimit  = 1500 * time.Millisecond // XID to the Pod's deletion
 
-	// soon is the patience for what takes seconds at most.
-	soon = 30 * time.Second
+	soon = stage.Soon
 	// long is the patience for what the job's own pace decides.
 	long = 2 * time.Minute
 )
 
 // rankState is what the scenario learns about a rank's Pod.
 type rankState struct {
-	pod      timeline.Event // created
-	claim    string
-	claimUID string
-	gpu      stage.GPU
+	pod   timeline.Event // created
+	grant stage.Grant
 }
 
 // training is the state that the scenario's steps share.
@@ -110,14 +107,10 @@ func (s *training) startJob(ctx context.Context, t *testing.T, _ *envconf.Config
 	for rank := range ranks {
 		pod := stage.Pod(podOf(rank))
 		s.Await(ctx, t, soon, fmt.Sprintf("rank %d to be Ready", rank), stage.Is(timeline.PodReady, pod))
-		r, err := s.learn(ctx, s.Await(ctx, t, soon, "its creation", stage.Is(timeline.PodCreated, pod)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.first[rank] = r
+		s.first[rank] = s.learn(ctx, t, s.Await(ctx, t, soon, "its creation", stage.Is(timeline.PodCreated, pod)))
 	}
-	if s.first[0].gpu == s.first[1].gpu {
-		t.Errorf("both ranks have %s", s.first[0].gpu)
+	if s.first[0].grant.GPU == s.first[1].grant.GPU {
+		t.Errorf("both ranks have %s", s.first[0].grant.GPU)
 	}
 	for rank, r := range s.first {
 		ready := s.checkStart(ctx, t, r)
@@ -126,28 +119,18 @@ func (s *training) startJob(ctx context.Context, t *testing.T, _ *envconf.Config
 	return ctx
 }
 
-// learn finds the claim and the GPU of a Pod that has been prepared.
-func (s *training) learn(ctx context.Context, created timeline.Event) (rankState, error) {
-	r := rankState{pod: created}
-	allocated, ok := s.Recorder.Timeline().First(stage.Is(timeline.ClaimAllocated, stage.Pod(created.Pod)))
-	if !ok {
-		return r, fmt.Errorf("find GPU of Pod %q: no allocation in the timeline", created.Pod)
-	}
-	r.claim, r.gpu = allocated.Claim, stage.GPU{Node: allocated.Node, Name: allocated.Device}
-	claim, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, r.claim, metav1.GetOptions{})
-	if err != nil {
-		return r, fmt.Errorf("find claim of Pod %q: %w", created.Pod, err)
-	}
-	r.claimUID = string(claim.UID)
-	return r, nil
+// learn finds the claim and the GPU of a Pod.
+func (s *training) learn(ctx context.Context, t *testing.T, created timeline.Event) rankState {
+	t.Helper()
+	return rankState{pod: created, grant: s.AwaitGrant(ctx, t, stage.Pod(created.Pod))}
 }
 
 // checkStart checks how a Pod came to run, from its creation to Ready, and
 // returns that last event.
 func (s *training) checkStart(ctx context.Context, t *testing.T, r rankState) timeline.Event {
 	t.Helper()
-	pod, claim := stage.Pod(r.pod.Pod), stage.Claim(r.claim)
-	s.Await(ctx, t, soon, "the driver's report on "+r.claim, stage.Is(timeline.Prepared, claim))
+	pod, claim := stage.Pod(r.pod.Pod), stage.Claim(r.grant.Claim)
+	s.Await(ctx, t, soon, "the driver's report on "+r.grant.Claim, stage.Is(timeline.Prepared, claim))
 	events := s.InOrder(t,
 		stage.Step{What: "Pod created", Match: stage.Is(timeline.PodCreated, pod)},
 		stage.Step{What: "claim created from the template", Match: stage.Is(timeline.ClaimCreated, claim)},
@@ -164,30 +147,24 @@ func (s *training) checkStart(ctx context.Context, t *testing.T, r rankState) ti
 }
 
 func (s *training) checkDevices(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	for rank, r := range s.first {
-		s.checkDevice(ctx, t, rank, r)
+	for _, r := range s.first {
+		s.checkDevice(ctx, t, r)
 	}
 	return ctx
 }
 
-// checkDevice compares what the trainer found with what the claim promised and
-// looks whether the GPU shows the trainer's memory.
-func (s *training) checkDevice(ctx context.Context, t *testing.T, rank int, r rankState) {
+// checkDevice checks that the trainer found what the claim promised, that the
+// node knows the claim, and that the GPU shows the trainer's memory.
+func (s *training) checkDevice(ctx context.Context, t *testing.T, r rankState) {
 	t.Helper()
-	started := s.Await(ctx, t, soon, fmt.Sprintf("rank %d to start", rank), stage.Is(timeline.Workload(workload.EventStarted), stage.Pod(r.pod.Pod)))
-	uuid, err := s.UUID(ctx, r.gpu)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := (api.DeviceRef{Name: r.gpu.Name, UUID: uuid}).String(); started.Workload.Devices != want {
-		t.Errorf("rank %d found %q, its claim promised %q", rank, started.Workload.Devices, want)
-	}
+	s.AwaitProgram(ctx, t, r.pod.Pod, r.grant)
+	s.CheckPrepared(ctx, t, r.grant)
 	used, err := s.Memory(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if used[r.gpu] <= s.baseline[r.gpu] {
-		t.Errorf("%s has %d bytes in use, %d before the job: the trainer does not show", r.gpu, used[r.gpu], s.baseline[r.gpu])
+	if gpu := r.grant.GPU; used[gpu] <= s.baseline[gpu] {
+		t.Errorf("%s has %d bytes in use, %d before the job: the trainer does not show", gpu, used[gpu], s.baseline[gpu])
 	}
 }
 
@@ -201,38 +178,34 @@ func (s *training) train(ctx context.Context, t *testing.T, _ *envconf.Config) c
 
 func (s *training) breakGPU(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	victim := s.first[faultyRank]
-	gpu, pod := stage.Device(victim.gpu), stage.Pod(victim.pod.Pod)
-	s.xid = s.Break(ctx, t, victim.gpu, api.Fault{Kind: api.FaultXID, Code: 79, Message: "scenario training"})
-
-	unhealthy := stage.Is(timeline.PodHealth, pod, stage.Detail(api.HealthUnhealthy))
-	deleted := stage.Is(timeline.PodDeleted, pod)
-	s.Await(ctx, t, soon, "the Pod's deletion", deleted)
-	s.Await(ctx, t, soon, "Unhealthy in the Pod's status", unhealthy)
-	s.Await(ctx, t, soon, "the unprepare of its claim", stage.Is(timeline.Unprepared, stage.Claim(victim.claim)))
-	s.Await(ctx, t, soon, "the end of its container", stage.Is(timeline.ContainerExited, pod))
+	gpu, pod, claim := stage.Device(victim.grant.GPU), stage.Pod(victim.pod.Pod), stage.Claim(victim.grant.Claim)
+	s.xid = s.Break(ctx, t, victim.grant.GPU, api.Fault{Kind: api.FaultXID, Code: 79, Message: "scenario training"})
 
 	xid := stage.Step{What: "XID", Match: stage.Is(timeline.FaultInjected, gpu)}
-	report := stage.Step{What: "health report", Match: stage.Is(timeline.DeviceHealth, gpu, stage.Detail(api.HealthUnhealthy))}
-	s.InOrder(t, xid,
-		stage.Step{What: "the GPU's event", Match: stage.Is(timeline.GPUEvent, gpu)},
-		report,
-		stage.Step{What: "Unhealthy in the Pod's status, with the reason", Match: stage.Is(timeline.PodHealth, pod, stage.Detail(api.HealthUnhealthy), stage.Says("79"))},
-	)
-	s.InOrder(t, xid,
-		stage.Step{What: "taint", Match: stage.Is(timeline.DeviceTainted, gpu, stage.Says(api.TaintXID+"=79:NoExecute"))},
-		stage.Step{What: "mark for eviction", Match: stage.Is(timeline.PodDisrupted, pod)},
-		stage.Step{What: "deletion", Match: deleted},
-		stage.Step{What: "last checkpoint", Match: stage.Is(timeline.Workload(workload.EventLeaving), pod)},
-		stage.Step{What: "CDI spec removed", Match: stage.Is(timeline.UnprepareStep, stage.Claim(victim.claim), stage.Says("CDI spec removed"))},
-		stage.Step{What: "unprepare", Match: stage.Is(timeline.Unprepared, stage.Claim(victim.claim))},
-	)
-	recorded := s.Recorder.Timeline()
-	if e, ok := recorded.First(unhealthy); ok {
-		s.Measure(t, "XID to Unhealthy in the Pod's status", s.xid, e, healthLimit)
+	event := stage.Step{What: "the GPU's event", Match: stage.Is(timeline.GPUEvent, gpu, stage.Says("XID 79"))}
+	report := stage.Step{What: "health report", Match: stage.Is(timeline.DeviceHealth, gpu, stage.Detail(api.HealthUnhealthy), stage.Says("XID 79"))}
+	unhealthy := stage.Step{What: "Unhealthy in the Pod's status, with the reason",
+		Match: stage.Is(timeline.PodHealth, pod, gpu, stage.Detail(api.HealthUnhealthy), stage.Says(`"XID 79`))}
+	taint := stage.Step{What: "taint", Match: stage.Is(timeline.DeviceTainted, gpu, stage.Detail(xidTaint))}
+	mark := stage.Step{What: "mark for eviction because of the taint", Match: stage.Is(timeline.PodDisrupted, pod, stage.Detail(timeline.TaintEviction))}
+	deleted := stage.Step{What: "deletion because of the taint", Match: stage.Is(timeline.PodDeleted, pod, stage.Detail(timeline.TaintEviction))}
+	leaving := stage.Step{What: "last checkpoint", Match: stage.Is(timeline.Workload(workload.EventLeaving), pod)}
+	unprepared := stage.Step{What: "unprepare", Match: stage.Is(timeline.Unprepared, claim)}
+	// They come by several ways, each of which keeps its own order only.
+	for _, step := range []stage.Step{deleted, unhealthy, taint, leaving, unprepared} {
+		s.Await(ctx, t, soon, step.What, step.Match)
 	}
-	if e, ok := recorded.First(deleted); ok {
-		s.Measure(t, "XID to the Pod's deletion", s.xid, e, evictLimit)
-	}
+
+	events := s.InOrder(t, xid, event, report, unhealthy)
+	s.Measure(t, "XID to Unhealthy in the Pod's status", s.xid, events[len(events)-1], healthLimit)
+	events = s.InOrder(t, xid, event, taint, mark, deleted)
+	s.Measure(t, "XID to the Pod's deletion", s.xid, events[len(events)-1], evictLimit)
+	s.InOrder(t, deleted, leaving,
+		stage.Step{What: "CDI spec removed", Match: stage.Is(timeline.UnprepareStep, claim, stage.Says("CDI spec removed"))},
+		stage.Step{What: "memory back", Match: stage.Is(timeline.UnprepareStep, claim, stage.Says("back to its baseline"))},
+		stage.Step{What: "checkpoint entry removed", Match: stage.Is(timeline.UnprepareStep, claim, stage.Says("checkpoint entry removed"))},
+		unprepared,
+	)
 	return ctx
 }
 
@@ -251,20 +224,21 @@ func (s *training) resume(ctx context.Context, t *testing.T, _ *envconf.Config) 
 	}
 	created := s.Await(ctx, t, long, "the replacement", stage.Is(timeline.PodCreated, another))
 	s.Await(ctx, t, soon, "the replacement to be Ready", stage.Is(timeline.PodReady, stage.Pod(created.Pod)))
-	r, err := s.learn(ctx, created)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.replacement = r
-	ready := s.checkStart(ctx, t, r)
+	s.replacement = s.learn(ctx, t, created)
+	ready := s.checkStart(ctx, t, s.replacement)
 	s.Measure(t, "replacement, Pod created to Ready", created, ready, readyLimit)
-	if r.gpu == victim.gpu {
-		t.Errorf("the replacement has %s again", r.gpu)
+	for _, r := range s.first {
+		if gpu := s.replacement.grant.GPU; gpu == r.grant.GPU {
+			t.Errorf("the replacement has %s, the GPU of Pod %s", gpu, r.pod.Pod)
+		}
 	}
-	s.checkDevice(ctx, t, faultyRank, r)
+	s.checkDevice(ctx, t, s.replacement)
 
 	resumed := stage.Is(timeline.Workload(workload.EventResumed))
 	last := s.Await(ctx, t, soon, "the last checkpoint", stage.Is(timeline.Workload(workload.EventLeaving), stage.Pod(victim.pod.Pod)))
+	if last.Workload.Step < faultStep {
+		t.Errorf("the last checkpoint is of step %d, the fault came at step %d", last.Workload.Step, faultStep)
+	}
 	for _, pod := range []string{survivor.pod.Pod, created.Pod} {
 		e := s.Await(ctx, t, soon, "Pod "+pod+" to resume", func(e timeline.Event) bool { return resumed(e) && e.Pod == pod })
 		if e.Workload.Step != last.Workload.Step {
@@ -290,30 +264,39 @@ func (s *training) finish(ctx context.Context, t *testing.T, _ *envconf.Config) 
 }
 
 func (s *training) recover(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	gpu := stage.Device(s.first[faultyRank].gpu)
-	cleared := s.Mend(ctx, t)
-	after := stage.After(cleared)
+	broken := s.first[faultyRank].grant.GPU
+	gpu := stage.Device(broken)
+	after := stage.After(s.Mend(ctx, t))
 	s.Await(ctx, t, soon, "the GPU to be healthy", stage.Is(timeline.DeviceHealth, gpu, stage.Detail(api.HealthHealthy), after))
-	s.Await(ctx, t, soon, "the GPU to be untainted", stage.Is(timeline.DeviceUntaint, gpu, after))
+	s.Await(ctx, t, soon, "the GPU to be untainted", stage.Is(timeline.DeviceUntaint, gpu, stage.Detail(xidTaint), after))
+	// Nothing else may be wrong with it either.
+	taints, err := s.Taints(ctx, broken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(taints) > 0 {
+		t.Errorf("%s still has the taints %v", broken, taints)
+	}
+	status, err := s.DriverStatus(ctx, broken.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range status.Devices {
+		if d.Name == broken.Name && d.Health != api.HealthHealthy {
+			t.Errorf("%s is %s: %s", broken, d.Health, d.Message)
+		}
+	}
 	return ctx
 }
 
 func (s *training) checkClean(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	for _, r := range []rankState{s.first[0], s.first[1], s.replacement} {
-		claim := stage.Claim(r.claim)
-		s.Await(ctx, t, soon, "unprepare of "+r.claim, stage.Is(timeline.Unprepared, claim))
-		s.Await(ctx, t, soon, "the end of the allocation of "+r.claim, func(e timeline.Event) bool {
-			return claim(e) && (e.Kind == timeline.ClaimDeallocated || e.Kind == timeline.ClaimGone)
-		})
-		traces, err := s.Traces(ctx, r.gpu.Node, r.claimUID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(traces) > 0 {
-			t.Errorf("claim %s left on %s: %s", r.claim, r.gpu.Node, strings.Join(traces, ", "))
-		}
+		claim := stage.Claim(r.grant.Claim)
+		s.Await(ctx, t, soon, "unprepare of "+r.grant.Claim, stage.Is(timeline.Unprepared, claim))
+		s.Await(ctx, t, soon, "the end of the allocation of "+r.grant.Claim, stage.Is(timeline.ClaimDeallocated, claim))
+		s.CheckNoTrace(ctx, t, r.grant)
 	}
-	checkMemory(ctx, t, s.Stage, s.baseline)
+	s.CheckMemory(ctx, t, s.baseline)
 	return ctx
 }
 

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -187,9 +188,9 @@ func (s *Stage) Memory(ctx context.Context) (map[GPU]uint64, error) {
 	return used, nil
 }
 
-// Traces lists what a node still has of the claim: its CDI spec, its entry in
-// the driver's checkpoint, and what the driver itself says.
-func (s *Stage) Traces(ctx context.Context, node, claimUID string) ([]string, error) {
+// findTraces lists what a node still has of the claim: its CDI spec, its entry
+// in the driver's checkpoint, and what the driver itself says.
+func (s *Stage) findTraces(ctx context.Context, node, claimUID string) ([]string, error) {
 	var traces []string
 	out, err := s.OnNode(ctx, node, "find", api.CDIDir, "-name", "*"+claimUID+"*")
 	if err != nil {
@@ -272,6 +273,17 @@ func (s *Stage) UUID(ctx context.Context, g GPU) (string, error) {
 	return uuid, err
 }
 
+// Taints are those that the GPU is published with.
+func (s *Stage) Taints(ctx context.Context, g GPU) ([]resourcev1.DeviceTaint, error) {
+	var all []resourcev1.DeviceTaint
+	err := s.eachDevice(ctx, func(other GPU, d resourcev1.Device) {
+		if other == g {
+			all = append(all, d.Taints...)
+		}
+	})
+	return all, err
+}
+
 func (s *Stage) eachDevice(ctx context.Context, do func(GPU, resourcev1.Device)) error {
 	list, err := s.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
 		FieldSelector: resourcev1.ResourceSliceSelectorDriver + "=" + api.DriverName,
@@ -313,7 +325,7 @@ func (s *Stage) AwaitDriver(ctx context.Context, node, notUID string) error {
 		func(store cache.Store) (bool, error) { return slices.ContainsFunc(store.List(), isNew), nil },
 		func(e watch.Event) (bool, error) { return e.Type != watch.Deleted && isNew(e.Object), nil })
 	if err != nil {
-		return fmt.Errorf("wait for the new driver on node %q: %w (%w)", node, err, context.Cause(ctx))
+		return fmt.Errorf("wait for the new driver on node %q: %w", node, cmp.Or(context.Cause(ctx), err))
 	}
 	return nil
 }

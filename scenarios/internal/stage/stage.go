@@ -111,19 +111,27 @@ func (s *Stage) connect(ctx context.Context, lab, kubeconfig string) (err error)
 // up as after any failure.
 func (s *Stage) Play(t *testing.T, feature *features.FeatureBuilder) {
 	t.Helper()
+	t.Cleanup(func() { s.end(t) })
+	Interruptible(t, func(ctx context.Context) {
+		environment, err := env.NewWithContext(ctx, s.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("scenario %s: %s", s.scenario.Name, s.scenario.Proves)
+		environment.Test(t, feature.Teardown(s.teardown).Feature())
+		s.end(t) // an interrupted feature may not have got to its teardown
+	})
+}
+
+// Interruptible plays something whose context ends with an interrupt. When play
+// has tidied up after that, the signal has its usual effect: the scenarios after
+// this one do not begin.
+func Interruptible(t *testing.T, play func(context.Context)) {
+	t.Helper()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	environment, err := env.NewWithContext(ctx, s.env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.end(t) })
-	t.Logf("scenario %s: %s", s.scenario.Name, s.scenario.Proves)
-	environment.Test(t, feature.Teardown(s.teardown).Feature())
+	play(ctx)
 	if ctx.Err() != nil {
-		// Tidied up; now the signal has its usual effect, and the scenarios
-		// after this one do not begin.
-		s.end(t)
 		stop()
 		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 			t.Fatalf("end after an interrupt: %v", err)
@@ -135,15 +143,15 @@ func (s *Stage) Play(t *testing.T, feature *features.FeatureBuilder) {
 // behind, makes the namespace and starts the recorder.
 func (s *Stage) Begin(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
-	preparing, cancel := context.WithTimeout(ctx, setupTime)
+	preparing, cancel := context.WithTimeoutCause(ctx, setupTime, fmt.Errorf("not within %s", setupTime))
 	defer cancel()
-	if err := s.begin(preparing, ctx); err != nil {
+	if err := s.begin(preparing); err != nil {
 		t.Fatal(err)
 	}
 	return ctx
 }
 
-func (s *Stage) begin(ctx, recording context.Context) error {
+func (s *Stage) begin(ctx context.Context) error {
 	if err := s.removeLeftovers(ctx); err != nil {
 		return err
 	}
@@ -160,8 +168,7 @@ func (s *Stage) begin(ctx, recording context.Context) error {
 		return fmt.Errorf("make namespace of scenario %q: %w", s.scenario.Name, err)
 	}
 	s.Namespace = made.Name
-	// The recorder goes on until the end of the test, beyond Setup.
-	s.Recorder, err = timeline.Start(context.WithoutCancel(recording), s.config, timeline.Config{
+	s.Recorder, err = timeline.Start(ctx, s.config, timeline.Config{
 		Title: "scenario " + s.scenario.Name, Namespace: s.Namespace, Live: os.Stdout,
 	})
 	return err
@@ -188,10 +195,14 @@ func (s *Stage) end(t *testing.T) {
 }
 
 func (s *Stage) tidy(ctx context.Context) error {
-	errs := []error{s.mendAll(ctx)}
+	mended, err := s.mendAll(ctx)
+	errs := []error{err}
 	if s.Namespace != "" {
 		errs = append(errs, s.removeNamespace(ctx, s.Namespace), s.removeShared(ctx, s.Namespace))
 	}
+	// Last: a driver that is gone untaints nothing, and must not keep the rest
+	// from being removed.
+	errs = append(errs, s.waitUntainted(ctx, mended))
 	if s.Recorder != nil {
 		recorded, err := s.Recorder.Stop()
 		errs = append(errs, err, s.save(recorded))

@@ -1,8 +1,12 @@
 package stage
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +27,11 @@ import (
 // scenario, because they take GPUs from this one, and this scenario's
 // namespaces.
 func (s *Stage) removeLeftovers(ctx context.Context) error {
-	if err := s.mendAll(ctx); err != nil {
+	mended, err := s.mendAll(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.waitUntainted(ctx, mended); err != nil {
 		return err
 	}
 	list, err := s.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: labelScenario + "=" + s.scenario.Name})
@@ -34,11 +42,9 @@ func (s *Stage) removeLeftovers(ctx context.Context) error {
 		if err := s.removeNamespace(ctx, ns.Name); err != nil {
 			return err
 		}
-		if err := s.removeShared(ctx, ns.Name); err != nil {
-			return err
-		}
 	}
-	return nil
+	// Of all its namespaces, those included that went later than a run waited.
+	return s.removeShared(ctx, s.scenario.Name+"-")
 }
 
 // faultPrefix begins the IDs of the faults that scenarios inject: that is how
@@ -47,17 +53,16 @@ const faultPrefix = "scenario-"
 
 func (s *Stage) faultID() string { return faultPrefix + s.scenario.Name }
 
-// mendAll clears the faults of scenarios and waits until the GPUs that had them
-// are untainted, those apart that a user has broken as well.
-func (s *Stage) mendAll(ctx context.Context) error {
+// mendAll clears the faults of scenarios and returns the GPUs that have none
+// left, those apart that a user has broken as well. A node that does not answer
+// does not keep the others from being mended.
+func (s *Stage) mendAll(ctx context.Context) (mended map[GPU]bool, err error) {
 	if s.lab == nil {
-		return nil
+		return nil, nil
 	}
 	faults, err := fault.List(ctx, s.lab)
-	if err != nil {
-		return err
-	}
-	mended := map[GPU]bool{}
+	errs := []error{err}
+	mended = map[GPU]bool{}
 	for _, f := range faults {
 		g := GPU{Node: f.Node, Name: f.Device}
 		if !strings.HasPrefix(f.ID, faultPrefix) {
@@ -67,11 +72,10 @@ func (s *Stage) mendAll(ctx context.Context) error {
 		if _, known := mended[g]; !known {
 			mended[g] = true
 		}
-		if _, err := fault.Clear(ctx, s.lab, fault.Filter{ID: f.ID}); err != nil {
-			return err
-		}
+		_, err := fault.Clear(ctx, s.lab, fault.Filter{Node: f.Node, Device: f.Device, ID: f.ID})
+		errs = append(errs, err)
 	}
-	return s.waitUntainted(ctx, func(g GPU) bool { return mended[g] })
+	return mended, errors.Join(errs...)
 }
 
 // removeNamespace deletes a namespace and waits until it is gone.
@@ -92,9 +96,9 @@ func (s *Stage) removeNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// removeShared removes what the Pods of a namespace left on the volume that all
-// nodes share.
-func (s *Stage) removeShared(ctx context.Context, namespace string) error {
+// removeShared removes what the Pods of the namespaces whose names begin with
+// prefix left on the volume that all nodes share.
+func (s *Stage) removeShared(ctx context.Context, prefix string) error {
 	if s.lab == nil {
 		return nil
 	}
@@ -102,23 +106,24 @@ func (s *Stage) removeShared(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	_, err = node.Exec(ctx, nil, "rm", "-rf", "--", sharedDir(namespace))
+	_, err = node.Exec(ctx, nil, "sh", "-c", `rm -rf -- "$1"*`, "sh", sharedDir(prefix))
 	return err
 }
 
-// waitUntainted waits until none of the chosen GPUs has a taint.
-func (s *Stage) waitUntainted(ctx context.Context, chosen func(GPU) bool) error {
-	tainted := map[string]GPU{}
-	look := func(object any) {
+// waitUntainted waits until the chosen GPUs are published without a taint.
+func (s *Stage) waitUntainted(ctx context.Context, chosen map[GPU]bool) error {
+	if len(tainted(nil, chosen)) == 0 {
+		return nil // none is chosen
+	}
+	published := map[string]*resourcev1.ResourceSlice{}
+	look := func(object any, deleted bool) {
 		slice, ok := object.(*resourcev1.ResourceSlice)
-		if !ok {
-			return
-		}
-		delete(tainted, slice.Name)
-		for _, d := range slice.Spec.Devices {
-			if g := (GPU{Node: slice.Spec.Pool.Name, Name: d.Name}); len(d.Taints) > 0 && chosen(g) {
-				tainted[slice.Name] = g
-			}
+		switch {
+		case !ok:
+		case deleted:
+			delete(published, slice.Name)
+		default:
+			published[slice.Name] = slice
 		}
 	}
 	resourceSlices := s.Client.ResourceV1().ResourceSlices()
@@ -126,21 +131,42 @@ func (s *Stage) waitUntainted(ctx context.Context, chosen func(GPU) bool) error 
 	_, err := watchtools.UntilWithSync(ctx, listWatch(selector, resourceSlices.List, resourceSlices.Watch), &resourcev1.ResourceSlice{},
 		func(store cache.Store) (bool, error) {
 			for _, object := range store.List() {
-				look(object)
+				look(object, false)
 			}
-			return len(tainted) == 0, nil
+			return len(tainted(published, chosen)) == 0, nil
 		},
 		func(e watch.Event) (bool, error) {
-			// One that is deleted comes back; what it said stands until then.
-			if e.Type != watch.Deleted {
-				look(e.Object)
-			}
-			return len(tainted) == 0, nil
+			look(e.Object, e.Type == watch.Deleted)
+			return len(tainted(published, chosen)) == 0, nil
 		})
 	if err != nil {
-		return fmt.Errorf("wait until no GPU is tainted: %w (still tainted: %v)", err, tainted)
+		return fmt.Errorf("wait until no GPU is tainted: %w (still tainted: %v)", cmp.Or(context.Cause(ctx), err), tainted(published, chosen))
 	}
 	return nil
+}
+
+// tainted lists the chosen GPUs that have a taint, or are not published: slices
+// that are wiped come back, under other names. Of a pool the newest generation
+// counts.
+func tainted(published map[string]*resourcev1.ResourceSlice, chosen map[GPU]bool) []GPU {
+	newest := map[string]int64{}
+	for _, slice := range published {
+		pool := slice.Spec.Pool
+		newest[pool.Name] = max(newest[pool.Name], pool.Generation)
+	}
+	rest := maps.Clone(chosen)
+	maps.DeleteFunc(rest, func(_ GPU, wanted bool) bool { return !wanted })
+	for _, slice := range published {
+		if slice.Spec.Pool.Generation < newest[slice.Spec.Pool.Name] {
+			continue
+		}
+		for _, d := range slice.Spec.Devices {
+			if len(d.Taints) == 0 {
+				delete(rest, GPU{Node: slice.Spec.Pool.Name, Name: d.Name})
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(rest))
 }
 
 // listWatch is the objects that a field selector chooses.

@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,9 @@ func Claim(name string) Match { return func(e timeline.Event) bool { return e.Cl
 func Device(g GPU) Match {
 	return func(e timeline.Event) bool { return e.Device == g.Name && (e.Node == "" || e.Node == g.Node) }
 }
+
+// Node is an event on the node of this name.
+func Node(name string) Match { return func(e timeline.Event) bool { return e.Node == name } }
 
 // Detail is an event with this detail.
 func Detail(detail string) Match { return func(e timeline.Event) bool { return e.Detail == detail } }
@@ -105,15 +109,25 @@ func (s *Stage) InOrder(t *testing.T, steps ...Step) []timeline.Event {
 	return events
 }
 
+// EnvLimits says what becomes of a measured time that is over its limit: with
+// "report" it is only shown. Limits are for a machine with nothing else to do; a
+// test run insists on them, somebody who watches a scenario need not.
+const EnvLimits = "DRA_LAB_LIMITS"
+
 // Measure notes how long it took from one event to another, in the timeline
-// and in the test's output, and fails the test when that is over the limit.
+// and in the test's output, and fails the test when that is over the limit,
+// unless EnvLimits says otherwise.
 func (s *Stage) Measure(t *testing.T, what string, from, to timeline.Event, limit time.Duration) {
 	t.Helper()
 	took := to.Time.Sub(from.Time)
 	verdict := "within"
 	if took > limit {
 		verdict = "MISSED"
-		t.Errorf("%s took %.3f s, at most %.1f s allowed", what, took.Seconds(), limit.Seconds())
+		tell := t.Errorf
+		if os.Getenv(EnvLimits) == "report" {
+			tell = t.Logf
+		}
+		tell("%s took %.3f s, at most %.1f s allowed", what, took.Seconds(), limit.Seconds())
 	}
 	s.Recorder.Note(timeline.Event{
 		Component: timeline.Lab, Kind: timeline.Measured, Pod: to.Pod, Detail: what, Duration: took,
