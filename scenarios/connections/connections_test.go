@@ -2,13 +2,10 @@ package connections
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestConnections: in the situations that the article names, the lazy model
@@ -49,17 +46,6 @@ func TestConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log("\n" + text.String())
-	var data strings.Builder
-	if err := report.WriteJSON(&data); err != nil {
-		t.Fatal(err)
-	}
-	var back Report
-	if err := json.Unmarshal([]byte(data.String()), &back); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(*report, back); diff != "" {
-		t.Errorf("report after JSON (-want +got):\n%s", diff)
-	}
 }
 
 // TestDeviations: a report in which nothing was measured is as wrong as can be,

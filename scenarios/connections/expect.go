@@ -7,8 +7,8 @@ import (
 
 // Deviations compares the report with what is expected of it and returns a
 // sentence for every difference: none, if the lazy model fails in all the ways
-// that it can and the eager connection in none. Only what does not depend on
-// the machine's speed is compared.
+// that it can and the eager connection in none. Of times only those are compared
+// that are far apart on any machine.
 func (r *Report) Deviations() []string {
 	var d deviations
 	race := r.Race

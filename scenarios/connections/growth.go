@@ -19,12 +19,12 @@ import (
 
 // Growth is what many reconnects leave behind.
 type Growth struct {
-	Reconnects int `json:"reconnects"`
+	Reconnects int
 	// Lazy closes the broken connection, as the article's code does.
-	Lazy Grown `json:"lazy"`
+	Lazy Grown
 	// Forgetful is the lazy client that forgets to.
-	Forgetful Grown `json:"forgetful"`
-	Eager     Grown `json:"eager"`
+	Forgetful Grown
+	Eager     Grown
 }
 
 // Grown is the difference between the first connection and the last one, in the
@@ -32,14 +32,14 @@ type Growth struct {
 type Grown struct {
 	// Memory is heap and stacks in bytes, after garbage collection. Memory and
 	// goroutines may shrink a little.
-	Memory     int64 `json:"memoryBytes"`
-	Goroutines int   `json:"goroutines"`
+	Memory     int64
+	Goroutines int
 	// Objects is how many gRPC connections are in memory at the end, the one
 	// in use included. An eager client has one for its whole life.
-	Objects int `json:"objects"`
+	Objects int
 	// Open is how many connections the plugin has open at the end.
-	Open int           `json:"open"`
-	Took time.Duration `json:"tookNs"`
+	Open int
+	Took time.Duration
 }
 
 func measureGrowth(ctx context.Context, socket string, o Options, r *Report) error {

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+
 	"github.com/dra-lab/dra-lab/driver/draconn"
 	"github.com/dra-lab/dra-lab/driver/draconn/plugintest"
 	"github.com/dra-lab/dra-lab/scenarios/connections/lazymodel"
@@ -22,14 +24,14 @@ import (
 
 // Race is what many goroutines do to a client that none has used before.
 type Race struct {
-	Goroutines int `json:"goroutines"`
-	Rounds     int `json:"rounds"`
+	Goroutines int
+	Rounds     int
 	FirstUses
 	// EagerConnections is how many connections the plugin accepted from one
 	// eager client, at most; its health clients are made by Open, one per
 	// version, before there is a second goroutine.
-	EagerConnections int      `json:"eagerConnections"`
-	Detector         Detector `json:"detector"`
+	EagerConnections int
+	Detector         Detector
 }
 
 // FirstUses is how many health clients lazy clients made.
@@ -45,13 +47,13 @@ type FirstUses struct {
 
 // Detector is what Go's race detector said about the same first use.
 type Detector struct {
-	Ran bool `json:"ran"`
+	Ran bool
 	// Why is why it did not run.
-	Why          string `json:"why,omitempty"`
-	LazyReports  int    `json:"lazyReports"`
-	EagerReports int    `json:"eagerReports"`
+	Why          string
+	LazyReports  int
+	EagerReports int
 	// Where is the source line of the lazy client that the first report names.
-	Where string `json:"where,omitempty"`
+	Where string
 }
 
 func measureRace(ctx context.Context, socket string, o Options, r *Report) error {
@@ -62,7 +64,7 @@ func measureRace(ctx context.Context, socket string, o Options, r *Report) error
 		return err
 	}
 	if !raceDetector {
-		if race.FirstUses, err = lazyFirstUses(socket, o); err != nil {
+		if race.FirstUses, err = lazyFirstUses(ctx, socket, o); err != nil {
 			return err
 		}
 	}
@@ -95,10 +97,10 @@ func together(n int, f func() error) error {
 }
 
 // lazyFirstUses counts the health clients of a new lazy client per round.
-func lazyFirstUses(socket string, o Options) (FirstUses, error) {
+func lazyFirstUses(ctx context.Context, socket string, o Options) (FirstUses, error) {
 	var uses FirstUses
 	for range o.Rounds {
-		n, err := lazyFirstUse(socket, o, nil)
+		n, err := lazyFirstUse(ctx, socket, o, nil)
 		if err != nil {
 			return FirstUses{}, err
 		}
@@ -110,7 +112,7 @@ func lazyFirstUses(socket string, o Options) (FirstUses, error) {
 	var looked sync.WaitGroup
 	looked.Add(o.Goroutines)
 	var err error
-	uses.LazyForced, err = lazyFirstUse(socket, o, func() {
+	uses.LazyForced, err = lazyFirstUse(ctx, socket, o, func() {
 		looked.Done()
 		looked.Wait()
 	})
@@ -118,14 +120,22 @@ func lazyFirstUses(socket string, o Options) (FirstUses, error) {
 }
 
 // lazyFirstUse returns how many health clients a lazy client has made after
-// several goroutines wanted one.
-func lazyFirstUse(socket string, o Options, between func()) (int, error) {
+// several goroutines wanted one. between, if not nil, is called by all of them
+// once they have seen that there is none.
+func lazyFirstUse(ctx context.Context, socket string, o Options, between func()) (int, error) {
 	server, err := plugintest.Start(socket, plugintest.Config{})
 	if err != nil {
 		return 0, err
 	}
 	defer server.Kill()
 	client := &lazymodel.Client{Endpoint: socket, DialTimeout: 10 * time.Second, Between: between}
+	if between != nil {
+		// With the connection there, nothing can keep a goroutine from getting
+		// as far as the others, which wait for it.
+		if _, err := client.Prepare(ctx, &drav1.NodePrepareResourcesRequest{}); err != nil {
+			return 0, errors.Join(err, client.Close())
+		}
+	}
 	err = together(o.Goroutines, func() error {
 		_, err := client.Health()
 		return err
@@ -169,13 +179,10 @@ func eagerFirstUse(ctx context.Context, socket string, o Options) (int, error) {
 	return server.Accepted(), errors.Join(err, conn.Close())
 }
 
-// Client names a side of the laboratory.
-type Client string
-
-// The two sides.
+// The two sides of the laboratory.
 const (
-	Lazy  Client = "lazy"
-	Eager Client = "eager"
+	lazySide  = "lazy"
+	eagerSide = "eager"
 )
 
 // FirstUse is what RaceCommand has to run with its last three arguments: a
@@ -199,13 +206,13 @@ func FirstUse(ctx context.Context, args []string) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 	socket := filepath.Join(dir, "dra.sock")
 	w := watched{Detector: raceDetector}
-	switch client := Client(args[0]); client {
-	case Lazy:
-		w.FirstUses, err = lazyFirstUses(socket, o)
-	case Eager:
+	switch side := args[0]; side {
+	case lazySide:
+		w.FirstUses, err = lazyFirstUses(ctx, socket, o)
+	case eagerSide:
 		_, err = eagerFirstUses(ctx, socket, o)
 	default:
-		err = fmt.Errorf("client %q is neither %q nor %q", client, Lazy, Eager)
+		err = fmt.Errorf("client %q is neither %q nor %q", side, lazySide, eagerSide)
 	}
 	if err != nil {
 		return err
@@ -235,11 +242,11 @@ func detect(ctx context.Context, o Options, d *Detector) (FirstUses, error) {
 		}
 		command = []string{beside}
 	}
-	lazy, err := underDetector(ctx, command, Lazy, o)
+	lazy, err := underDetector(ctx, command, lazySide, o)
 	if err != nil {
 		return FirstUses{}, err
 	}
-	eager, err := underDetector(ctx, command, Eager, o)
+	eager, err := underDetector(ctx, command, eagerSide, o)
 	if err != nil {
 		return FirstUses{}, err
 	}
@@ -264,10 +271,10 @@ type verdict struct {
 
 func (v verdict) reports() int { return strings.Count(v.said, "WARNING: DATA RACE") }
 
-func underDetector(ctx context.Context, command []string, client Client, o Options) (verdict, error) {
+func underDetector(ctx context.Context, command []string, side string, o Options) (verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	args := append(append([]string(nil), command[1:]...), string(client), strconv.Itoa(o.Goroutines), strconv.Itoa(o.Rounds))
+	args := append(append([]string(nil), command[1:]...), side, strconv.Itoa(o.Goroutines), strconv.Itoa(o.Rounds))
 	cmd := exec.CommandContext(ctx, command[0], args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GORACE=exitcode=%d halt_on_error=0", raceFound))
 	var stdout, stderr bytes.Buffer
@@ -275,11 +282,11 @@ func underDetector(ctx context.Context, command []string, client Client, o Optio
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != raceFound) {
-		return verdict{}, fmt.Errorf("run %s for the %s client: %w: %s", command[0], client, err, strings.TrimSpace(stderr.String()))
+		return verdict{}, fmt.Errorf("run %s for the %s client: %w: %s", command[0], side, err, strings.TrimSpace(stderr.String()))
 	}
 	v := verdict{said: stderr.String()}
 	if err := json.NewDecoder(&stdout).Decode(&v.watched); err != nil {
-		return verdict{}, fmt.Errorf("read result of %s for the %s client: %w", command[0], client, err)
+		return verdict{}, fmt.Errorf("read result of %s for the %s client: %w", command[0], side, err)
 	}
 	return v, nil
 }

@@ -1,59 +1,52 @@
 package connections
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
 	"time"
 )
 
-// Report is everything that [Run] measured. Durations are nanoseconds in JSON.
+// Report is everything that [Run] measured.
 type Report struct {
-	Environment Environment `json:"environment"`
-	Race        Race        `json:"race"`
-	Stale       Stale       `json:"stale"`
-	Uncertain   Uncertain   `json:"uncertain"`
-	Growth      Growth      `json:"growth"`
-	Ways        Ways        `json:"ways"`
+	Environment Environment
+	Race        Race
+	Stale       Stale
+	Uncertain   Uncertain
+	Growth      Growth
+	Ways        Ways
 }
 
 // Environment is what the numbers depend on.
 type Environment struct {
-	Go   string `json:"go"`
-	OS   string `json:"os"`
-	Arch string `json:"arch"`
-	CPUs int    `json:"cpus"`
+	Go   string
+	OS   string
+	Arch string
+	CPUs int
 	// RaceDetector says that the measuring process itself ran under the race
 	// detector, which makes all times longer.
-	RaceDetector bool `json:"raceDetector"`
+	RaceDetector bool
 }
 
-// Section is one part of the report in words.
-type Section struct {
+// section is one part of the report in words.
+type section struct {
 	Title string
-	Rows  []Row
+	Rows  []row
 	// Notes say what the article claims beyond this, and what a kubelet does.
 	Notes []string
 }
 
-// Row is one thing measured on both sides.
-type Row struct {
+// row is one thing measured on both sides.
+type row struct {
 	What, Lazy, Eager string
-}
-
-// WriteJSON writes the report as JSON.
-func (r *Report) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
 
 // WriteText writes the report as a table for people.
 func (r *Report) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	p := &printer{w: t}
-	for i, s := range r.Sections() {
+	// In the order of the article.
+	for i, s := range []section{r.Race.section(), r.Stale.section(), r.Uncertain.section(), r.Growth.section(), r.Ways.section()} {
 		if i > 0 {
 			p.printf("\n")
 		}
@@ -88,15 +81,10 @@ func (p *printer) printf(format string, a ...any) {
 	}
 }
 
-// Sections returns the report in words, in the order of the article.
-func (r *Report) Sections() []Section {
-	return []Section{r.Race.section(), r.Stale.section(), r.Uncertain.section(), r.Growth.section(), r.Ways.section()}
-}
-
-func (r Race) section() Section {
-	s := Section{
+func (r Race) section() section {
+	s := section{
 		Title: "1 race on the health client",
-		Rows: []Row{
+		Rows: []row{
 			{fmt.Sprintf("rounds of %d in which %d goroutines made more than one", r.Rounds, r.Goroutines), count(r.LazyMany), "0 (made by Open)"},
 			{"health clients made at most", count(r.LazyMost), "1 per version"},
 			{"the same, interrupted between look and assignment", count(r.LazyForced), "1 per version"},
@@ -104,7 +92,7 @@ func (r Race) section() Section {
 		},
 		Notes: []string{"kubelet: cannot happen. 1.34 and 1.35 hold a mutex and call from one goroutine; 1.36 and later make the client per stream"},
 	}
-	reports := Row{"reports of the race detector", count(r.Detector.LazyReports), count(r.Detector.EagerReports)}
+	reports := row{"reports of the race detector", count(r.Detector.LazyReports), count(r.Detector.EagerReports)}
 	if r.Detector.Where != "" {
 		reports.Lazy += " (" + r.Detector.Where + ")"
 	}
@@ -116,14 +104,14 @@ func (r Race) section() Section {
 	return s
 }
 
-func (s Stale) section() Section {
+func (s Stale) section() section {
 	failed := fmt.Sprintf("%d", s.LazyFailed)
 	if s.LazyError != "" {
 		failed += ": " + s.LazyError
 	}
-	return Section{
+	return section{
 		Title: "2 stale health client after the plugin's restart",
-		Rows: []Row{
+		Rows: []row{
 			{"prepare works again", yes(s.LazyPrepares), "yes"},
 			{fmt.Sprintf("failed health calls of %d", s.Calls), failed, count(s.EagerFailed)},
 			{"first health message after the plugin's start", "never", short(s.EagerBack)},
@@ -132,10 +120,10 @@ func (s Stale) section() Section {
 	}
 }
 
-func (u Uncertain) section() Section {
-	return Section{
+func (u Uncertain) section() section {
+	return section{
 		Title: "3 uncertain initialisation: health before the plugin",
-		Rows: []Row{
+		Rows: []row{
 			{"first health call fails after", short(u.LazyFirst), short(u.EagerFailsAfter) + ": " + u.EagerError},
 			{"a call that comes at the same time fails after", short(u.LazySecond), "the same"},
 			{"health client after that", made(!u.LazyNil), "made"},
@@ -150,18 +138,18 @@ func (u Uncertain) section() Section {
 	}
 }
 
-func (g Growth) section() Section {
-	row := func(what string, of func(Grown) string) Row {
-		return Row{what, of(g.Lazy) + " | " + of(g.Forgetful), of(g.Eager)}
+func (g Growth) section() section {
+	each := func(what string, of func(Grown) string) row {
+		return row{what, of(g.Lazy) + " | " + of(g.Forgetful), of(g.Eager)}
 	}
-	return Section{
+	return section{
 		Title: fmt.Sprintf("4 growth over %d reconnects (broken connection closed | forgotten)", g.Reconnects),
-		Rows: []Row{
-			row("gRPC connections in memory", func(of Grown) string { return count(of.Objects) }),
-			row("goroutines more", func(of Grown) string { return count(of.Goroutines) }),
-			row("memory more", func(of Grown) string { return kibibytes(of.Memory) }),
-			row("connections open at the plugin", func(of Grown) string { return count(of.Open) }),
-			row("time per reconnect", func(of Grown) string { return short(of.Took / time.Duration(max(1, g.Reconnects))) }),
+		Rows: []row{
+			each("gRPC connections in memory", func(of Grown) string { return count(of.Objects) }),
+			each("goroutines more", func(of Grown) string { return count(of.Goroutines) }),
+			each("memory more", func(of Grown) string { return kibibytes(of.Memory) }),
+			each("connections open at the plugin", func(of Grown) string { return count(of.Open) }),
+			each("time per reconnect", func(of Grown) string { return short(of.Took / time.Duration(max(1, g.Reconnects))) }),
 		},
 		Notes: []string{
 			"the article's code closes what it replaces and keeps one closed connection, that of its health client: it does not accumulate. A client that forgets to close does",
@@ -170,16 +158,16 @@ func (g Growth) section() Section {
 	}
 }
 
-func (w Ways) section() Section {
+func (w Ways) section() section {
 	absent := func(way Way) string {
 		if way.AbsentError == "" {
 			return short(way.Absent) + ", no error"
 		}
 		return short(way.Absent) + ": " + way.AbsentError
 	}
-	return Section{
+	return section{
 		Title: "5 ways to connect (blocking grpc.Dial | grpc.NewClient)",
-		Rows: []Row{
+		Rows: []row{
 			{"construct, plugin absent", absent(w.Dial) + " | " + absent(w.NewClient), absent(w.Eager)},
 			{"construct, plugin there", short(w.Dial.Construct) + " | " + short(w.NewClient.Construct), short(w.Eager.Construct)},
 			{"until it is known to serve", "- | -", short(w.Eager.Ready)},

@@ -19,16 +19,16 @@ import (
 // connection has been made again.
 type Stale struct {
 	// Calls is how many health calls were made then, on either side.
-	Calls int `json:"calls"`
+	Calls int
 	// LazyPrepares says that preparing works again, over a new connection.
-	LazyPrepares bool `json:"lazyPrepares"`
+	LazyPrepares bool
 	// LazyFailed and EagerFailed are how many of the health calls failed.
-	LazyFailed  int    `json:"lazyFailed"`
-	LazyError   string `json:"lazyError,omitempty"`
-	EagerFailed int    `json:"eagerFailed"`
+	LazyFailed  int
+	LazyError   string
+	EagerFailed int
 	// EagerBack is the time from the plugin's start to its first health
 	// message on the eager side.
-	EagerBack time.Duration `json:"eagerBackNs"`
+	EagerBack time.Duration
 }
 
 func measureStale(ctx context.Context, socket string, o Options, r *Report) (err error) {

@@ -16,26 +16,26 @@ import (
 // remains of that when the plugin is there.
 type Uncertain struct {
 	// DialTimeout is the lazy client's.
-	DialTimeout time.Duration `json:"dialTimeoutNs"`
+	DialTimeout time.Duration
 	// LazyFirst and LazySecond are how long two calls took to fail that came
 	// together, one for health and one to prepare: the second waits for the
 	// lock that the first holds while it dials, and then dials itself.
-	LazyFirst  time.Duration `json:"lazyFirstNs"`
-	LazySecond time.Duration `json:"lazySecondNs"`
+	LazyFirst  time.Duration
+	LazySecond time.Duration
 	// LazyNil says that there was no health client after that, LazyNilServing
 	// that there still was none when the plugin was there and prepared claims,
 	// and LazyRecovers that the next health call made one after all. The
 	// article says that it can stay away for good.
-	LazyNil        bool `json:"lazyNil"`
-	LazyNilServing bool `json:"lazyNilServing"`
-	LazyRecovers   bool `json:"lazyRecovers"`
+	LazyNil        bool
+	LazyNilServing bool
+	LazyRecovers   bool
 	// EagerFailsAfter is how long the first health call took to fail.
-	EagerFailsAfter time.Duration `json:"eagerFailsAfterNs"`
-	EagerError      string        `json:"eagerError"`
+	EagerFailsAfter time.Duration
+	EagerError      string
 	// EagerReady is the time from the plugin's start to a connection, made
 	// without any call, and EagerServes says that health calls work then.
-	EagerReady  time.Duration `json:"eagerReadyNs"`
-	EagerServes bool          `json:"eagerServes"`
+	EagerReady  time.Duration
+	EagerServes bool
 }
 
 func measureUncertain(ctx context.Context, socket string, o Options, r *Report) (err error) {

@@ -19,30 +19,30 @@ import (
 // Ways compares three ways to make a connection. Times are medians over Rounds
 // new connections, but for the plugin that is absent, which is tried once.
 type Ways struct {
-	Rounds      int           `json:"rounds"`
-	DialTimeout time.Duration `json:"dialTimeoutNs"`
+	Rounds      int
+	DialTimeout time.Duration
 	// Dial is grpc.Dial with WithBlock and WithTimeout, which are deprecated.
-	Dial Way `json:"dial"`
+	Dial Way
 	// NewClient is grpc.NewClient alone: it connects when the first call comes.
-	NewClient Way `json:"newClient"`
+	NewClient Way
 	// Eager is draconn.Open and WaitServing.
-	Eager Way `json:"eager"`
+	Eager Way
 	// Warm is a call on a connection that has had many.
-	Warm time.Duration `json:"warmNs"`
+	Warm time.Duration
 }
 
 // Way is one way to make a connection.
 type Way struct {
 	// Absent is the time that construction takes when nobody listens, and
 	// AbsentError the error that it then returns, if any.
-	Absent      time.Duration `json:"absentNs"`
-	AbsentError string        `json:"absentError,omitempty"`
+	Absent      time.Duration
+	AbsentError string
 	// Construct is the same when the plugin is there, Ready the time from then
 	// on until the way says that the plugin can be used (0 if it never says
 	// so), and First the time of the first call after that.
-	Construct time.Duration `json:"constructNs"`
-	Ready     time.Duration `json:"readyNs"`
-	First     time.Duration `json:"firstNs"`
+	Construct time.Duration
+	Ready     time.Duration
+	First     time.Duration
 }
 
 // way makes connections for measurement.
