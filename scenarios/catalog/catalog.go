@@ -55,29 +55,26 @@ func All() []Scenario {
 	}
 }
 
-// Find returns the scenarios of these names, in their order; without names, all.
+// Find returns the scenarios of these names, in the order of the names; without
+// names, all.
 func Find(names []string) ([]Scenario, error) {
 	if len(names) == 0 {
 		return All(), nil
 	}
+	all := All()
+	known := make([]string, len(all))
+	for i, s := range all {
+		known[i] = s.Name
+	}
 	var found []Scenario
 	for _, name := range names {
-		i := slices.IndexFunc(All(), func(s Scenario) bool { return s.Name == name })
+		i := slices.Index(known, name)
 		if i < 0 {
-			return nil, fmt.Errorf("unknown scenario %q, have %s", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("unknown scenario %q, have %s", name, strings.Join(known, ", "))
 		}
-		found = append(found, All()[i])
+		found = append(found, all[i])
 	}
 	return found, nil
-}
-
-// Names are those of all scenarios.
-func Names() []string {
-	var names []string
-	for _, s := range All() {
-		names = append(names, s.Name)
-	}
-	return names
 }
 
 // Pattern is the value of -test.run that runs these scenarios and nothing else.

@@ -15,7 +15,7 @@ import (
 )
 
 func TestEveryScenarioIsListedAndEveryEntryIsAScenario(t *testing.T) {
-	// A test of the package scenarios that takes a stage is a scenario.
+	// Every test of the package scenarios is a scenario.
 	var tests []string
 	files, err := filepath.Glob(filepath.Join("..", "*_test.go"))
 	if err != nil || len(files) == 0 {
