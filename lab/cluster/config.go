@@ -125,14 +125,34 @@ func checkFields(node *yaml.Node, t reflect.Type, path string) error {
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			key := node.Content[i]
 			at := strings.TrimPrefix(path+"."+key.Value, ".")
-			fieldType, ok := known[key.Value]
-			if !ok && key.Value != "<<" {
-				return unknownField(key, at, known)
-			}
-			if ok {
-				if err := checkFields(node.Content[i+1], fieldType, at); err != nil {
+			if key.Tag == "!!merge" {
+				if err := checkMerged(node.Content[i+1], t, path); err != nil {
 					return err
 				}
+				continue
+			}
+			fieldType, ok := known[key.Value]
+			if !ok {
+				return unknownField(key, at, known)
+			}
+			if err := checkFields(node.Content[i+1], fieldType, at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkMerged is checkFields for what a mapping merges in ("<<"). What stands
+// elsewhere and has a name (an alias) is checked there; it may even be around here.
+func checkMerged(node *yaml.Node, t reflect.Type, path string) error {
+	switch node.Kind {
+	case yaml.MappingNode:
+		return checkFields(node, t, path)
+	case yaml.SequenceNode:
+		for _, element := range node.Content {
+			if err := checkMerged(element, t, path); err != nil {
+				return err
 			}
 		}
 	}

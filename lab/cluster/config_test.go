@@ -110,6 +110,14 @@ func TestParseConfigRefuses(t *testing.T) {
 			"an unknown field of a mount", configHead + "nodes:\n- extraMounts:\n  - source: /x\n",
 			`line 5: unknown field "nodes[0].extraMounts[0].source"`, "fields here are containerPath, hostPath, propagation",
 		},
+		{
+			"an unknown field that is merged in", configHead + "nodes:\n- <<: {imag: x}\n  role: control-plane\n",
+			`line 4: unknown field "nodes[0].imag"`, `did you mean "image"?`,
+		},
+		{
+			"an unknown field in one of two that are merged in", configHead + "nodes:\n- <<: [{role: worker}, {imag: x}]\n",
+			`line 4: unknown field "nodes[0].imag"`, `did you mean "image"?`,
+		},
 		{"a field of ours", configHead + "gpus: 4\n", `line 3: unknown field "gpus"`, "fields here are apiVersion, containerdConfigPatches"},
 		{"a value of the wrong type", configHead + "nodes: 3\n", "line 3: cannot unmarshal", configDocsHint},
 		{"a gate that is no bool", configHead + "featureGates: {A: maybe}\n", "line 3: cannot unmarshal", configDocsHint},
@@ -143,6 +151,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(configHead))
 	f.Add([]byte(configHead + "nodes:\n- &n {role: worker}\n- *n\n- <<: *n\n"))
 	f.Add([]byte("&a [*a]"))
+	f.Add([]byte(configHead + "nodes:\n- &n\n  <<: *n\n- &m {<<: [*m, {<<: *m}]}\n"))
 	f.Add([]byte(configHead + "nodes: &n\n- extraMounts: *n\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		config, err := cluster.ParseConfig(data)
