@@ -122,7 +122,8 @@ func (e engine) containers(ctx context.Context, name string) ([]container, error
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	runErr := cmd.Run()
 	var exit *exec.ExitError
-	if runErr != nil && (!errors.As(runErr, &exit) || ctx.Err() != nil) {
+	gone := strings.Contains(strings.ToLower(stderr.String()), "no such")
+	if runErr != nil && (!errors.As(runErr, &exit) || !gone || ctx.Err() != nil) {
 		return nil, fmt.Errorf("%s inspect: %w", e.Kind, commandError(ctx, runErr, stderr.String()))
 	}
 	found, err := parseContainers(stdout.Bytes())

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
@@ -253,10 +254,12 @@ func TestUserKubeconfig(t *testing.T) {
 	}
 }
 
-// What kind logs becomes steps.
+// What kind logs becomes steps, and tells when kubeadm starts.
 func TestLogger(t *testing.T) {
 	var stderr bytes.Buffer
 	l := newLogger(ui.New(io.Discard, &stderr, 0))
+	atKubeadm := ""
+	l.kubeadmStarts = func() { atKubeadm = stderr.String() }
 	info := l.V(0)
 	info.Infof("Creating cluster %q ...\n", "demo")
 	info.Infof(" • %s  ...\n", "Preparing nodes 📦 📦 ")
@@ -278,6 +281,9 @@ lab: ✗ joining worker nodes
 `
 	if diff := cmp.Diff(want, stderr.String()); diff != "" {
 		t.Errorf("stderr (-want +got):\n%s", diff)
+	}
+	if !strings.HasSuffix(atKubeadm, "lab: • starting control-plane ...\n") {
+		t.Errorf("told of kubeadm's start after %q", atKubeadm)
 	}
 }
 
@@ -355,5 +361,31 @@ func TestKnownCures(t *testing.T) {
 	}
 	if cures := knownCures("all is well"); len(cures) != 0 {
 		t.Errorf("got %q", cures)
+	}
+}
+
+// An engine that goes away between two questions is no cluster without nodes:
+// its state directory would be removed under it.
+func TestContainersOfAnEngineThatGoesAway(t *testing.T) {
+	for _, tc := range []struct {
+		name, inspect string
+		want          int // containers; -1: an error
+	}{
+		{"all are there", `echo '[{"Id":"a"},{"Id":"b"}]'`, 2},
+		{"one has gone meanwhile", `echo '[{"Id":"a"}]'; echo 'Error: No such container: b' >&2; exit 1`, 1},
+		{"the engine has gone", `echo '[]'; echo 'Cannot connect to the Docker daemon' >&2; exit 1`, -1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			script := "#!/bin/sh\ncase $1 in\nps) echo a; echo b ;;\ninspect) " + tc.inspect + " ;;\nesac\n"
+			if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			got, err := engine{&host.Engine{Kind: "docker"}}.containers(t.Context(), "demo")
+			if (err != nil) != (tc.want < 0) || err == nil && len(got) != tc.want {
+				t.Errorf("got %d containers, %v; want %d", len(got), err, tc.want)
+			}
+		})
 	}
 }
