@@ -16,7 +16,7 @@ import (
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
-// How long the nodes of a failed cluster are asked what is wrong with them.
+// How long what is left of a failed cluster is asked what is wrong with it.
 const diagnosisTimeout = 20 * time.Second
 
 // failedCommand returns the command of kind's that an error is about, or nil.

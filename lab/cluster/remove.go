@@ -43,7 +43,9 @@ func removeFound(ctx context.Context, e engine, found survey) error {
 	if err := errors.Join(found.remove(ctx, e), removeNetwork(ctx, e)); err != nil {
 		err = fmt.Errorf("remove cluster %q: %w", found.dir.name(), err)
 		left := names(found.containers)
-		if now, lookErr := e.containers(context.WithoutCancel(ctx), found.dir.name()); lookErr == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnosisTimeout)
+		defer cancel()
+		if now, lookErr := e.containers(ctx, found.dir.name()); lookErr == nil {
 			left = names(now)
 		}
 		if _, statErr := os.Stat(string(found.dir)); statErr == nil {
