@@ -99,9 +99,7 @@ func newPlan(in PlanInput) (*plan, error) {
 	}
 	p := &plan{in: in, config: in.Config.DeepCopy()}
 	if p.config == nil {
-		p.config = &v1alpha4.Cluster{Nodes: []v1alpha4.Node{
-			{Role: v1alpha4.ControlPlaneRole}, {Role: v1alpha4.WorkerRole}, {Role: v1alpha4.WorkerRole},
-		}}
+		p.config = DefaultConfig()
 	}
 	p.config.TypeMeta = v1alpha4.TypeMeta{Kind: configKind, APIVersion: configAPIVersion}
 	p.config.Name = in.Name
