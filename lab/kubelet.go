@@ -22,14 +22,20 @@ type kubeletChoice struct {
 
 // kubeletFlags adds the flags that choose a kubelet.
 func kubeletFlags(cmd *cobra.Command, k *kubeletChoice, usage string) {
-	cmd.Flags().Var(checked{&k.name, func(name string) error {
-		if isPath(name) {
-			return nil // looked at when the verb runs, because that takes a moment
-		}
-		_, err := nodeimage.ParseVersion(name)
-		return ui.WithHint(err, "give a version, as in v1.36.3, or the directory of a Kubernetes checkout, as in ./kubernetes")
-	}}, "kubelet", usage)
-	versionFlag(cmd, &k.base, "kubelet-base", "", "`version` that the checkout comes from, if neither git nor its name says so")
+	cmd.Flags().Var(checked{&k.name, checkKubelet}, "kubelet", usage)
+	kubeletBaseFlag(cmd, &k.base)
+}
+
+func kubeletBaseFlag(cmd *cobra.Command, base *string) {
+	versionFlag(cmd, base, "kubelet-base", "", "`version` that the checkout comes from, if neither git nor its name says so")
+}
+
+func checkKubelet(name string) error {
+	if isPath(name) {
+		return nil // looked at when the verb runs, because that takes a moment
+	}
+	_, err := nodeimage.ParseVersion(name)
+	return ui.WithHint(err, "give a version, as in v1.36.3, or the directory of a Kubernetes checkout, as in ./kubernetes")
 }
 
 // isPath tells a directory from a version.

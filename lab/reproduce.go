@@ -10,12 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
-	"github.com/dra-lab/dra-lab/lab/nodeimage"
 )
 
 // reproduceName is the cluster whose workers have different kubelets. It is
@@ -24,6 +22,7 @@ const reproduceName = "dra-lab-kubelets"
 
 type reproduceOptions struct {
 	name, junit, format string
+	also                kubeletChoices
 }
 
 func newReproduce(l *lab) *cobra.Command {
@@ -65,9 +64,10 @@ func newReproduceRun(l *lab) *cobra.Command {
 		Short: "Run reproductions; brings the kubelets that they need",
 		Long: `Runs reproductions, one after the other, each on its kubelets at the same time. The
 cluster has a worker per kubelet and is kept; one that lacks a kubelet is made anew with
-those that it has and those that are needed.`,
+those that it has and those that are needed. With --kubelet they also run on a kubelet
+that is not to have the issues, to try a mend before it is sent upstream.`,
 		Example: `  lab reproduce run 140527
-  lab reproduce run 133920 health-stream`,
+  lab reproduce run health-stream --kubelet ./kubernetes`,
 		Args: someArguments("ID"),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if err := checkFormat(o.format, "text", "json"); err != nil {
@@ -78,6 +78,7 @@ those that it has and those that are needed.`,
 	}
 	clusterFlag(cmd, &o.name, reproduceName, "`name` of the cluster with the kubelets")
 	cmd.Flags().StringVar(&o.junit, "junit", "", "write a JUnit report to this `file`")
+	o.also.flags(cmd, "run on this kubelet too: a `version`, or the directory of a Kubernetes checkout; may be repeated")
 	formatFlag(cmd, &o.format)
 	return cmd
 }
@@ -103,25 +104,28 @@ kubelet that cannot be had stops those only that need it.`,
 // compareOptions are for the verbs that show kubelets side by side.
 type compareOptions struct {
 	name, format string
-	kubelets     []string
+	kubelets     kubeletChoices
 	all          bool
 }
 
 func (o *compareOptions) flags(cmd *cobra.Command) {
-	cmd.Flags().Var((*versions)(&o.kubelets), "kubelet", "compare this `version`; may be repeated")
+	o.kubelets.flags(cmd, "compare this kubelet: a `version`, or the directory of a Kubernetes checkout; may be repeated")
 	cmd.Flags().StringVarP(&o.format, "output", "o", "text", "output `format`: text, json or markdown")
 }
 
 // args are those of the program that compares.
-func (o *compareOptions) args(verb string) ([]string, error) {
+func (o *compareOptions) args(ctx context.Context, verb string) (args []string, chosen []kubelet, err error) {
 	if err := checkFormat(o.format, "text", "json", "markdown"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	args := []string{verb, "-output=" + o.format}
-	for _, v := range o.kubelets {
-		args = append(args, "-kubelet="+v)
+	if chosen, err = o.kubelets.open(ctx); err != nil {
+		return nil, nil, err
 	}
-	return args, nil
+	args = []string{verb, "-output=" + o.format}
+	for _, k := range chosen {
+		args = append(args, k.arg())
+	}
+	return args, chosen, nil
 }
 
 func newReproduceKubelets(l *lab) *cobra.Command {
@@ -138,11 +142,11 @@ if one does not do what is known of its version.`,
   lab reproduce kubelets --kubelet v1.35.4 --kubelet v1.37.2 -o markdown`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			args, err := o.args("kubelets")
+			args, chosen, err := o.args(cmd.Context(), "kubelets")
 			if err != nil {
 				return err
 			}
-			unlock, err := l.bringKubelets(cmd.Context(), o.name, o.kubelets, false)
+			unlock, err := l.bringKubelets(cmd.Context(), o.name, chosen, false)
 			if err != nil {
 				return err
 			}
@@ -168,10 +172,10 @@ version.`,
 		Example: `  lab reproduce packages --all -o markdown`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.all && len(o.kubelets) > 0 {
+			if o.all && len(o.kubelets.names) > 0 {
 				return wrongUsage(cmd, errors.New("--all and --kubelet exclude each other"))
 			}
-			args, err := o.args("packages")
+			args, _, err := o.args(cmd.Context(), "packages")
 			if err != nil {
 				return err
 			}
@@ -186,20 +190,6 @@ version.`,
 	return cmd
 }
 
-// versions is a flag that may be given several times.
-type versions []string
-
-func (v *versions) String() string { return strings.Join(*v, " ") }
-func (v *versions) Type() string   { return "version" }
-
-func (v *versions) Set(text string) error {
-	version, err := nodeimage.ParseVersion(text)
-	if err == nil && !slices.Contains(*v, version) {
-		*v = append(*v, version)
-	}
-	return err
-}
-
 // reproduction is what the list says about one.
 type reproduction struct {
 	ID      string   `json:"id"`
@@ -211,6 +201,10 @@ type reproduction struct {
 // reproduce brings the kubelets that the reproductions need and runs them. With
 // partly, a kubelet that cannot be had is no reason not to run the others.
 func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string, partly bool) error {
+	also, err := o.also.open(ctx)
+	if err != nil {
+		return err
+	}
 	var list bytes.Buffer
 	if err := l.reproductions(ctx, "", &list, append([]string{"list", "-output=json"}, ids...)...); err != nil {
 		return err
@@ -219,15 +213,21 @@ func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string, p
 	if err := json.Unmarshal(list.Bytes(), &chosen); err != nil {
 		return fmt.Errorf("read list of reproductions: %w", err)
 	}
-	var kubelets []string
+	var needed []kubelet
 	for _, r := range chosen {
-		if !r.Package {
-			kubelets = slices.Concat(kubelets, r.Bad, r.Good)
+		if r.Package {
+			continue
+		}
+		for _, version := range slices.Concat(r.Bad, r.Good) {
+			needed = append(needed, kubelet{version: version})
 		}
 	}
 	args, name := []string{"run", "-output=" + o.format}, ""
-	if len(kubelets) > 0 {
-		unlock, err := l.bringKubelets(ctx, o.name, kubelets, partly)
+	for _, k := range also {
+		args = append(args, k.arg())
+	}
+	if len(needed) > 0 {
+		unlock, err := l.bringKubelets(ctx, o.name, append(needed, also...), partly)
 		if err != nil {
 			return err
 		}

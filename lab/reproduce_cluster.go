@@ -8,17 +8,96 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/mod/semver"
 
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/kubesource"
 	"github.com/dra-lab/dra-lab/lab/nodeimage"
 )
+
+// kubelet is one that a cluster is to have.
+type kubelet struct {
+	version  string
+	checkout *kubesource.Checkout // where it comes from, if that is no release
+}
+
+// arg names it to the program that has the reproductions, which compiles packages
+// of a checkout itself.
+func (k kubelet) arg() string {
+	if k.checkout != nil {
+		return "-checkout=" + k.checkout.Base + ":" + k.checkout.Dir
+	}
+	return "-kubelet=" + k.version
+}
+
+// kubeletChoices are kubelets as the user names them.
+type kubeletChoices struct {
+	names []string
+	base  string // of checkouts
+}
+
+func (c *kubeletChoices) flags(cmd *cobra.Command, usage string) {
+	cmd.Flags().Var(repeated{&c.names, checkKubelet}, "kubelet", usage)
+	kubeletBaseFlag(cmd, &c.base)
+}
+
+// open finds the source of those that are checkouts.
+func (c *kubeletChoices) open(ctx context.Context) ([]kubelet, error) {
+	choices := make([]kubeletChoice, 0, len(c.names))
+	base := c.base
+	for _, name := range c.names {
+		choice := kubeletChoice{name: name}
+		if isPath(name) {
+			choice.base, base = c.base, ""
+		}
+		choices = append(choices, choice)
+	}
+	if base != "" {
+		choices = append(choices, kubeletChoice{base: base}) // which is for no checkout
+	}
+	var all []kubelet
+	for _, choice := range choices {
+		version, checkout, err := choice.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(all, func(k kubelet) bool { return k.version == version }) {
+			all = append(all, kubelet{version, checkout})
+		}
+	}
+	return all, nil
+}
+
+// repeated is a flag that may be given several times. Its values are checked as
+// those of checked are.
+type repeated struct {
+	values *[]string
+	check  func(string) error
+}
+
+func (r repeated) String() string {
+	if r.values == nil { // the zero value, which pflag compares with
+		return ""
+	}
+	return strings.Join(*r.values, " ")
+}
+
+func (r repeated) Type() string { return "string" }
+
+func (r repeated) Set(value string) error {
+	if err := r.check(value); err != nil {
+		return err
+	}
+	*r.values = append(*r.values, value)
+	return nil
+}
 
 // bringKubelets brings up a cluster that has a worker with each of these kubelets,
 // and holds it until unlock is called. Without any it takes the cluster as it
 // is, or makes one with two.
-func (l *lab) bringKubelets(ctx context.Context, name string, wanted []string, partly bool) (unlock func(), err error) {
+func (l *lab) bringKubelets(ctx context.Context, name string, wanted []kubelet, partly bool) (unlock func(), err error) {
 	engine, err := host.EnsureEngine(ctx, l.ui)
 	if err != nil {
 		return nil, err
@@ -46,7 +125,7 @@ type bringing struct {
 	partly bool // go on without a kubelet that cannot be had
 }
 
-func (b bringing) kubelets(ctx context.Context, wanted []string) error {
+func (b bringing) kubelets(ctx context.Context, wanted []kubelet) error {
 	controlPlane, present, err := b.nodes(ctx)
 	if err != nil {
 		return err
@@ -59,7 +138,7 @@ func (b bringing) kubelets(ctx context.Context, wanted []string) error {
 			return err
 		}
 	} else if len(wanted) == 0 {
-		wanted = []string{"v1.36.3", nodeimage.DefaultKubernetes}
+		wanted = []kubelet{{version: "v1.36.3"}, {version: nodeimage.DefaultKubernetes}}
 	}
 	missing, failed := b.images(ctx, lacking(present, wanted))
 	switch {
@@ -82,6 +161,10 @@ func (b bringing) kubelets(ctx context.Context, wanted []string) error {
 			return err
 		}
 	}
+	// Earlier states of a checkout are not needed again.
+	present = slices.DeleteFunc(present, func(i nodeimage.Image) bool {
+		return semver.Build(i.Kubelet) != "" && !slices.ContainsFunc(wanted, func(k kubelet) bool { return k.version == i.Kubelet })
+	})
 	return b.ensure(ctx, controlPlane, append(present, missing...))
 }
 
@@ -119,23 +202,22 @@ func (b bringing) nodes(ctx context.Context) (controlPlane nodeimage.Image, work
 }
 
 // lacking returns the kubelets that are wanted and not there.
-func lacking(present []nodeimage.Image, wanted []string) []string {
-	var missing []string
-	for _, version := range wanted {
-		has := func(i nodeimage.Image) bool { return i.Kubelet == version }
-		if !slices.ContainsFunc(present, has) && !slices.Contains(missing, version) {
-			missing = append(missing, version)
+func lacking(present []nodeimage.Image, wanted []kubelet) []kubelet {
+	var missing []kubelet
+	for _, k := range wanted {
+		there := slices.ContainsFunc(present, func(i nodeimage.Image) bool { return i.Kubelet == k.version })
+		if !there && !slices.ContainsFunc(missing, func(m kubelet) bool { return m.version == k.version }) {
+			missing = append(missing, k)
 		}
 	}
-	slices.SortFunc(missing, semver.Compare)
 	return missing
 }
 
 // images brings the node images with these kubelets. The error is about those
 // that cannot be had.
-func (b bringing) images(ctx context.Context, kubelets []string) (images []nodeimage.Image, failed error) {
-	for _, version := range kubelets {
-		o := nodeimage.Options{Kubernetes: nodeimage.DefaultKubernetes, Kubelet: version}
+func (b bringing) images(ctx context.Context, kubelets []kubelet) (images []nodeimage.Image, failed error) {
+	for _, k := range kubelets {
+		o := nodeimage.Options{Kubernetes: nodeimage.DefaultKubernetes, Kubelet: k.version, Checkout: k.checkout}
 		image, err := nodeimage.Ensure(ctx, b.engine, o, b.lab.ui)
 		if ctx.Err() != nil {
 			return nil, err

@@ -139,7 +139,8 @@ func attachDuringUnprepare() Reproduction {
 			if err := s.AwaitPod(ctx, "first", "to be gone", gone); err != nil {
 				return f, err
 			}
-			if err := s.AwaitPod(ctx, "second", "to run", running); err != nil {
+			// A kubelet that has refused it tries again when it syncs the Pod.
+			if err := s.AwaitPoked(ctx, "second", "to run", running); err != nil {
 				return f, err
 			}
 			calls := d.Calls()
