@@ -147,11 +147,14 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	case <-ctx.Done():
 		return nil
 	}
-	if err := d.restore(ctx); err != nil {
-		return err
+	var helper *kubeletplugin.Helper
+	if err = d.restore(ctx); err == nil {
+		helper, err = d.start(ctx)
 	}
-	helper, err := d.start(ctx)
 	if err != nil {
+		if parent.Err() != nil {
+			return nil // it was told to end before it served
+		}
 		return err
 	}
 	defer helper.Stop()

@@ -23,6 +23,7 @@ import (
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
 	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 )
 
@@ -238,6 +239,40 @@ func TestRestart(t *testing.T) {
 	k.unprepare(t, "a", "b")
 	same(t, "specs", []string{"foreign"}, m.specs(t))
 	same(t, "reservations", []string{}, m.reservations(t))
+}
+
+func TestClaimThatCannotBeRestoredHoldsNothingUp(t *testing.T) {
+	m := newMachine(t)
+	m.allocate(t, claim("a", "gpu-0"), claim("b", "gpu-1"))
+	first := m.start(t, nil)
+	m.register(t, "").prepare(t, "a", "b")
+	first.stop()
+	// Given a GPU that cannot be readied for one of the claims,
+	second := m.start(t, func(c *plugin.Config) { c.Binder = declining{Binder: c.Binder, claim: "uid-a"} })
+	k := m.register(t, "")
+	// then the driver serves, says so, and works for the others.
+	if !second.reports.has(api.StepError, "declined") {
+		t.Error("the claim that could not be restored was not reported")
+	}
+	_, failed := k.prepare(t, "a", "b")
+	if len(failed) != 1 || !strings.Contains(failed["a"], "declined") {
+		t.Errorf("got %v, want that a fails", failed)
+	}
+	k.unprepare(t, "a", "b")
+	same(t, "checkpoint", []string{}, second.claims(t))
+}
+
+// declining is a Binder that does not work for one claim.
+type declining struct {
+	plugin.Binder
+	claim string
+}
+
+func (d declining) Bind(gpu device.GPU, claimUID string) error {
+	if claimUID == d.claim {
+		return errors.New("declined")
+	}
+	return d.Binder.Bind(gpu, claimUID)
 }
 
 func TestDeviceThatIsGoneHoldsNothingUp(t *testing.T) {

@@ -25,7 +25,8 @@ import (
 
 // restore makes the node agree with the checkpoint. It runs before the kubelet
 // can call, but another instance may be at work: every claim is looked at under
-// its lock.
+// its lock. A claim that cannot be restored is reported and left to the next
+// prepare of it: the others' Pods must not wait for it.
 func (d *Driver) restore(ctx context.Context) error {
 	entries, err := d.store.List(ctx)
 	if err != nil {
@@ -33,7 +34,10 @@ func (d *Driver) restore(ctx context.Context) error {
 	}
 	for _, e := range entries {
 		if err := d.restoreClaim(ctx, e.UID); err != nil {
-			return fmt.Errorf("restore claim %s/%s (%s): %w", e.Namespace, e.Name, e.UID, err)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			d.background(ctx, "restore", fmt.Errorf("restore claim %s/%s (%s): %w", e.Namespace, e.Name, e.UID, err))
 		}
 	}
 	if err := d.sweep(ctx); err != nil {
