@@ -39,7 +39,7 @@ func digest(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return hex.EncodeToString(sum.Sum(nil))[:10], nil
+	return hex.EncodeToString(sum.Sum(nil))[:8], nil
 }
 
 // foreignDir says of a directory below the checkout that nothing of a kubelet

@@ -95,7 +95,7 @@ const sideLabel = "lab.example/reproduction"
 func (s *Side) makeNamespace(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not within a minute"))
 	defer cancel()
-	side := "u" + s.id + "-" + strings.ReplaceAll(strings.TrimPrefix(s.Version, "v"), ".", "-")
+	side := "u" + s.id + "-" + strings.NewReplacer(".", "-", "+", "-").Replace(strings.TrimPrefix(s.Version, "v"))
 	namespaces := s.Client.CoreV1().Namespaces()
 	left, err := namespaces.List(ctx, metav1.ListOptions{LabelSelector: sideLabel + "=" + side})
 	if err != nil {

@@ -45,7 +45,7 @@ func (r Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "  note: %s\n", r.Note)
 	}
 	for _, s := range r.Sides {
-		fmt.Fprintf(&b, "  %s (%s, %.0f s): %s\n", s.Version, expectation(s.Bad), s.Took.Seconds(), s.outcome())
+		fmt.Fprintf(&b, "  %s (%s, %.0f s): %s\n", s.Version, s.expectation(), s.Took.Seconds(), s.outcome())
 		for _, e := range s.Finding.Evidence {
 			fmt.Fprintf(&b, "    %s\n", e)
 		}
@@ -55,8 +55,13 @@ func (r Result) WriteText(w io.Writer) error {
 	return err
 }
 
-func expectation(bad bool) string {
-	if bad {
+func (s Sided) expectation() string {
+	switch {
+	case s.Dir != "":
+		return "from " + s.Dir
+	case s.Asked:
+		return "asked about"
+	case s.Bad:
 		return "bad"
 	}
 	return "good"
@@ -73,6 +78,17 @@ func (s Sided) outcome() string {
 }
 
 func (r Result) summary() string {
+	text := r.conclusion()
+	for _, s := range r.Sides {
+		if s.Asked {
+			what, _, _ := strings.Cut(s.outcome(), ":")
+			text += "; " + what + " on " + s.Version
+		}
+	}
+	return text
+}
+
+func (r Result) conclusion() string {
 	switch {
 	case r.Verdict == Absent:
 		return "absent on " + versions(r.Good) + ", no bad version can be run"
@@ -96,7 +112,7 @@ func WriteMarkdown(w io.Writer, results []Result) error {
 		column := func(bad bool) string {
 			var all []string
 			for _, s := range r.Sides {
-				if s.Bad == bad {
+				if s.Bad == bad && !s.Asked {
 					what, _, _ := strings.Cut(s.outcome(), ":")
 					all = append(all, s.Version+" "+what)
 				}
@@ -143,9 +159,9 @@ func WriteJUnit(w io.Writer, results []Result) error {
 			took = max(took, s.Took.Seconds())
 		}
 		c := junitCase{Class: "upstream", Name: r.ID + " " + r.Title, Seconds: fmt.Sprintf("%.1f", took), Output: text.String()}
-		if !r.Verdict.Expected() {
+		if !r.Passed() {
 			suite.Failures++
-			c.Failure = &junitFailure{Message: string(r.Verdict)}
+			c.Failure = &junitFailure{Message: r.summary()}
 		}
 		suite.Cases = append(suite.Cases, c)
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/dra-lab/dra-lab/scenarios/kubelets"
 )
 
 // Reproduction is one issue and how to see it.
@@ -45,7 +47,9 @@ func (f *Finding) add(format string, a ...any) {
 // Sided is a finding with its version, or why there is none.
 type Sided struct {
 	Version string        `json:"version"`
-	Bad     bool          `json:"bad"` // expected to have it
+	Bad     bool          `json:"bad"`             // expected to have it
+	Asked   bool          `json:"asked,omitempty"` // nothing is expected: somebody wants to know
+	Dir     string        `json:"dir,omitempty"`   // of the checkout that it is compiled from
 	Finding Finding       `json:"finding"`
 	Error   string        `json:"error,omitempty"`
 	Took    time.Duration `json:"took"`
@@ -73,7 +77,17 @@ type Result struct {
 	Verdict Verdict `json:"verdict"`
 }
 
+// Passed reports whether the reproduction shows what it promises, and whether
+// kubelets that were asked about do not have the issue.
+func (r Result) Passed() bool {
+	return r.Verdict.Expected() && !slices.ContainsFunc(r.Sides, func(s Sided) bool {
+		return s.Asked && (s.Error != "" || s.Finding.Present)
+	})
+}
+
+// conclude is about the reproduction's own versions.
 func conclude(sides []Sided) Verdict {
+	sides = slices.DeleteFunc(slices.Clone(sides), func(s Sided) bool { return s.Asked })
 	switch {
 	case slices.ContainsFunc(sides, func(s Sided) bool { return s.Error != "" }) || len(sides) == 0:
 		return Unfinished
@@ -94,19 +108,20 @@ type Bench interface {
 	Side(ctx context.Context, r Reproduction, version string) (*Side, error)
 }
 
-// Run runs a reproduction on all its versions at the same time.
-func Run(ctx context.Context, r Reproduction, bench Bench) Result {
-	result := Result{Reproduction: r, Sides: make([]Sided, len(r.Versions()))}
+// Run runs a reproduction on all its versions at the same time, and on kubelets
+// that somebody asks about beside them.
+func Run(ctx context.Context, r Reproduction, bench Bench, asked ...kubelets.Kubelet) Result {
+	all, sides := r.sides(asked)
+	result := Result{Reproduction: r, Sides: sides}
 	group := errgroup.Group{} // one side's failure is no reason to stop the others
 	if r.Package {
 		group.SetLimit(1) // each uses the whole machine
 	}
-	for i, version := range r.Versions() {
+	for i, k := range all {
 		group.Go(func() error {
 			s := &result.Sides[i]
-			s.Version, s.Bad = version, slices.Contains(r.Bad, version)
 			start := time.Now()
-			finding, err := runSide(ctx, r, bench, version)
+			finding, err := runSide(ctx, r, bench, k)
 			s.Finding, s.Took = finding, time.Since(start)
 			if err != nil {
 				s.Error = err.Error()
@@ -119,11 +134,32 @@ func Run(ctx context.Context, r Reproduction, bench Bench) Result {
 	return result
 }
 
-func runSide(ctx context.Context, r Reproduction, bench Bench, version string) (f Finding, err error) {
-	s, err := bench.Side(ctx, r, version)
+// sides returns the kubelets that a run is about, and what is known of each
+// before it.
+func (r Reproduction) sides(asked []kubelets.Kubelet) (all []kubelets.Kubelet, sides []Sided) {
+	for _, version := range r.Versions() {
+		all = append(all, kubelets.Kubelet{Version: version})
+		sides = append(sides, Sided{Version: version, Bad: slices.Contains(r.Bad, version)})
+	}
+	for _, k := range asked {
+		if slices.Contains(r.Versions(), k.Version) {
+			continue // it is there anyway
+		}
+		s := Sided{Version: k.Version, Asked: true}
+		if k.Checkout != nil {
+			s.Dir = k.Checkout.Dir
+		}
+		all, sides = append(all, k), append(sides, s)
+	}
+	return all, sides
+}
+
+func runSide(ctx context.Context, r Reproduction, bench Bench, k kubelets.Kubelet) (f Finding, err error) {
+	s, err := bench.Side(ctx, r, k.Version)
 	if err != nil {
 		return f, err
 	}
+	s.checkout = k.Checkout
 	defer func() {
 		closed := s.close(context.WithoutCancel(ctx))
 		if err == nil && closed != nil {

@@ -25,12 +25,14 @@ import (
 
 	"github.com/dra-lab/dra-lab/driver/draconn/plugintest"
 	"github.com/dra-lab/dra-lab/lab/cluster"
+	"github.com/dra-lab/dra-lab/lab/kubesource"
 	"github.com/dra-lab/dra-lab/scenarios/kubelets"
 )
 
 // Side is one kubelet, for one reproduction.
 type Side struct {
-	Version string
+	Version  string
+	checkout *kubesource.Checkout // may be nil
 	// The rest is zero at package level.
 	Node      cluster.Node
 	Client    kubernetes.Interface
@@ -43,7 +45,9 @@ type Side struct {
 }
 
 // Kubelet is the plugin manager of the side's version.
-func (s *Side) Kubelet() kubelets.Kubelet { return kubelets.Kubelet{Version: s.Version} }
+func (s *Side) Kubelet() kubelets.Kubelet {
+	return kubelets.Kubelet{Version: s.Version, Checkout: s.checkout}
+}
 
 func (s *Side) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
