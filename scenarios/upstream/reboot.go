@@ -82,12 +82,13 @@ func lostCDISpec() Reproduction {
 			back := func(pod string) func(*corev1.Pod) bool {
 				return func(p *corev1.Pod) bool { return running(p) && containerID(p) != "" && containerID(p) != before[pod] }
 			}
-			if err := s.AwaitPod(ctx, "ours", "to run again after the reboot", back("ours")); err != nil {
+			// Left alone, the kubelet tries again after a minute or more.
+			if err := s.AwaitPoked(ctx, "ours", "to run again after the reboot", back("ours")); err != nil {
 				return f, err
 			}
 			f.add("our driver: its Pod's container runs again %.0f s after the reboot", time.Since(restarted).Seconds())
 			var message string
-			if err := s.AwaitPod(ctx, "forgetful", "to run again or to fail after the reboot", func(p *corev1.Pod) bool {
+			if err := s.AwaitPoked(ctx, "forgetful", "to run again or to fail after the reboot", func(p *corev1.Pod) bool {
 				message = createError(p)
 				return message != "" || back("forgetful")(p)
 			}); err != nil {
