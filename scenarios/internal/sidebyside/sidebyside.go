@@ -37,6 +37,9 @@ func (t Table) WriteMarkdown(w io.Writer) error {
 		cells := make([]string, len(row))
 		for i, cell := range row {
 			cells[i] = strings.ReplaceAll(strings.TrimSpace(cell), "|", `\|`)
+			if strings.HasPrefix(cell, " ") {
+				cells[i] = "· " + cells[i] // Markdown does not indent cells
+			}
 		}
 		if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | ")); err != nil {
 			return err

@@ -15,7 +15,7 @@ func TestTable(t *testing.T) {
 		write      func(*strings.Builder) error
 	}{
 		{"text", "kubelet       v1.36.3   v1.37.2\nconnections   1         1\n  a|b         none\n", func(b *strings.Builder) error { return table.WriteText(b) }},
-		{"Markdown", "| kubelet | v1.36.3 | v1.37.2 |\n| --- | --- | --- |\n| connections | 1 | 1 |\n| a\\|b | none |  |\n", func(b *strings.Builder) error { return table.WriteMarkdown(b) }},
+		{"Markdown", "| kubelet | v1.36.3 | v1.37.2 |\n| --- | --- | --- |\n| connections | 1 | 1 |\n| · a\\|b | none |  |\n", func(b *strings.Builder) error { return table.WriteMarkdown(b) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got strings.Builder

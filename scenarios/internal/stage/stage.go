@@ -119,7 +119,7 @@ func (s *Stage) Play(t *testing.T, feature *features.FeatureBuilder) {
 		}
 		t.Logf("scenario %s: %s", s.scenario.Name, s.scenario.Proves)
 		environment.Test(t, feature.Teardown(s.teardown).Feature())
-		s.end(t) // an interrupted feature may not have got to its teardown
+		s.end(t) //nolint:contextcheck // an interrupted feature may not have got to its teardown, and its context has ended
 	})
 }
 

@@ -209,7 +209,6 @@ func needed(what string, w Wait, err error) error {
 
 // clientLines counts the log lines about connections and health clients made.
 func (p *player) clientLines(ctx context.Context, since time.Time) (made, lazy int, err error) {
-	made, lazy = 0, 0
 	lines, err := p.side.Journal(ctx, since, "Creating new gRPC connection")
 	if err != nil {
 		return 0, 0, err

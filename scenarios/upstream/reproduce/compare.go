@@ -16,7 +16,11 @@ func (p *program) compareKubelets(ctx context.Context, _ []string) (int, error) 
 	if err != nil {
 		return exitFailed, err
 	}
-	report, err := live.Run(ctx, lab, p.kubelets, func(what string) { p.say("%s", what) })
+	var versions []string
+	for _, k := range p.kubelets {
+		versions = append(versions, k.Version)
+	}
+	report, err := live.Run(ctx, lab, versions, func(what string) { p.say("%s", what) })
 	if report == nil {
 		return exitFailed, err
 	}
@@ -31,10 +35,7 @@ func (p *program) comparePackages(ctx context.Context, _ []string) (int, error) 
 		chosen = known
 	}
 	if len(p.kubelets) > 0 {
-		chosen = nil
-		for _, version := range p.kubelets {
-			chosen = append(chosen, kubelets.Kubelet{Version: version})
-		}
+		chosen = p.kubelets
 	}
 	report, err := kubelets.Run(ctx, chosen, kubelets.Options{Progress: func(what string) { p.say("%s", what) }})
 	if len(report.Results) == 0 {

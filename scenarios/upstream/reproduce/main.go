@@ -12,7 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -20,6 +20,8 @@ import (
 
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/kubesource"
+	"github.com/dra-lab/dra-lab/scenarios/kubelets"
 )
 
 func main() {
@@ -48,7 +50,7 @@ type program struct {
 	out, progress  io.Writer
 	output         string
 	junit, cluster string
-	kubelets       []string
+	kubelets       []kubelets.Kubelet
 	all            bool
 }
 
@@ -63,18 +65,22 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (int, erro
 		verb = verbs[args[0]]
 	}
 	if verb == nil {
-		return exitUsage, errors.New("usage: reproduce list|run|kubelets|packages [FLAG]... [ID]...")
+		return exitUsage, errors.New("no verb: reproduce list, run, kubelets or packages, then flags and IDs")
 	}
 	flags := flag.NewFlagSet("reproduce "+args[0], flag.ContinueOnError)
 	flags.StringVar(&p.output, "output", "text", "how to show results: text, json or markdown")
 	flags.StringVar(&p.junit, "junit", "", "write a JUnit report to this `file`")
 	flags.StringVar(&p.cluster, "cluster", "", "`name` of the cluster with the kubelets; empty: none, for what needs no cluster")
 	flags.BoolVar(&p.all, "all", false, "compare the plugin managers of all versions that are known")
-	flags.Func("kubelet", "compare this `version` only; may be repeated", func(v string) error {
-		if !slices.Contains(p.kubelets, v) {
-			p.kubelets = append(p.kubelets, v)
-		}
+	flags.Func("kubelet", "compare this `version` only, or reproduce on it too; may be repeated", func(v string) error {
+		p.kubelets = append(p.kubelets, kubelets.Kubelet{Version: v})
 		return nil
+	})
+	flags.Func("checkout", "the same with a kubelet from a checkout of Kubernetes, as `BASE:DIR`", func(v string) error {
+		base, dir, _ := strings.Cut(v, ":")
+		c, err := kubesource.Open(ctx, dir, base)
+		p.kubelets = append(p.kubelets, kubelets.FromCheckout(c))
+		return err
 	})
 	if err := flags.Parse(args[1:]); err != nil {
 		return exitUsage, nil // flags has said it

@@ -36,7 +36,7 @@ func (p *program) reproduce(ctx context.Context, ids []string) (int, error) {
 	var failed error
 	for _, r := range chosen {
 		p.say("%s: %s", r.ID, r.Title)
-		result := upstream.Run(ctx, r, bench)
+		result := upstream.Run(ctx, r, bench, p.kubelets...)
 		results = append(results, result)
 		if p.output == "text" {
 			failed = errors.Join(failed, result.WriteText(p.out))
@@ -60,7 +60,7 @@ func (p *program) reproduce(ctx context.Context, ids []string) (int, error) {
 	}
 	unexpected := 0
 	for _, result := range results {
-		if !result.Verdict.Expected() {
+		if !result.Passed() {
 			unexpected++
 		}
 	}
