@@ -29,16 +29,18 @@ build: ## Build the lab's programs into bin/
 	@scripts/build.sh
 
 .PHONY: test
-test: build ## Unit tests with the race detector, then the short scenarios on a real kind cluster
+test: build ## Unit tests with the race detector, then short scenarios and reproductions on real kind clusters
 	scripts/test.sh $(TEST_NAME) short
 
 .PHONY: test-all
-test-all: build ## All unit tests and scenarios
+test-all: build ## All unit tests, scenarios and reproductions (builds older kubelets)
 	scripts/test.sh $(TEST_NAME) all
 
 .PHONY: reproduce
-reproduce: build ## Run all reproductions of upstream issues and print the verdicts (builds older kubelets)
+reproduce: build ## All reproductions of upstream issues, and kubelets side by side (builds older kubelets)
 	$(LAB) reproduce matrix
+	$(LAB) reproduce kubelets
+	$(LAB) reproduce packages --all
 
 .PHONY: lint
 lint: ## golangci-lint, at the version that scripts/tools/go.mod pins
