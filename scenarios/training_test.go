@@ -153,12 +153,11 @@ func (s *training) checkDevices(ctx context.Context, t *testing.T, _ *envconf.Co
 	return ctx
 }
 
-// checkDevice checks that the trainer found what the claim promised, that the
-// node knows the claim, and that the GPU shows the trainer's memory.
+// checkDevice checks that the trainer found what the claim promised, and that
+// the GPU shows the trainer's memory. It has to be quick: the job goes on.
 func (s *training) checkDevice(ctx context.Context, t *testing.T, r rankState) {
 	t.Helper()
 	s.AwaitProgram(ctx, t, r.pod.Pod, r.grant)
-	s.CheckPrepared(ctx, t, r.grant)
 	used, err := s.Memory(ctx)
 	if err != nil {
 		t.Fatal(err)
