@@ -73,6 +73,9 @@ func (n *Nodes) Side(ctx context.Context, r Reproduction, version string) (*Side
 	if !ok {
 		return nil, fmt.Errorf("lab %q has no worker with kubelet %s", n.lab.Name(), version)
 	}
+	// A run that was killed may have left the node restarting.
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not within a minute"))
+	defer cancel()
 	image, err := pauseImage(ctx, node)
 	if err != nil {
 		return nil, err
@@ -93,8 +96,6 @@ const sideLabel = "lab.example/reproduction"
 // run that was killed the kubelet remembers the claims, by namespace and name,
 // until the driver is there again.
 func (s *Side) makeNamespace(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not within a minute"))
-	defer cancel()
 	side := "u" + s.id + "-" + strings.NewReplacer(".", "-", "+", "-").Replace(strings.TrimPrefix(s.Version, "v"))
 	namespaces := s.Client.CoreV1().Namespaces()
 	left, err := namespaces.List(ctx, metav1.ListOptions{LabelSelector: sideLabel + "=" + side})

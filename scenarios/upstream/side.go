@@ -460,9 +460,13 @@ func until(ctx context.Context, ask func() (bool, error)) error {
 // pauseImage finds the image that every node has for its Pods' sandboxes: it
 // does nothing, for as long as one likes.
 func pauseImage(ctx context.Context, n cluster.Node) (string, error) {
-	out, err := n.Exec(ctx, nil, "crictl", "images", "-o", "json")
-	if err != nil {
-		return "", fmt.Errorf("list images of %q: %w", n.Name(), err)
+	var out []byte
+	var last error
+	if err := until(ctx, func() (bool, error) {
+		out, last = n.Exec(ctx, nil, "crictl", "images", "-o", "json")
+		return last == nil, nil
+	}); err != nil {
+		return "", fmt.Errorf("list images of %q: %w (last: %w)", n.Name(), err, last)
 	}
 	var list struct {
 		Images []struct {
