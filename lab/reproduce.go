@@ -227,7 +227,8 @@ func (l *lab) reproduce(ctx context.Context, o reproduceOptions, ids []string, p
 		args = append(args, k.arg())
 	}
 	if len(needed) > 0 {
-		unlock, err := l.bringKubelets(ctx, o.name, append(needed, also...), partly)
+		// First what may not compile.
+		unlock, err := l.bringKubelets(ctx, o.name, slices.Concat(also, needed), partly)
 		if err != nil {
 			return err
 		}

@@ -204,13 +204,13 @@ func TestCompileError(t *testing.T) {
 	if got, want := err.Error(), `compile the kubelet from "`+c.Dir+`": pkg/a/a.go:3:5: undefined: x`; got != want {
 		t.Errorf("error is %q, want %q", got, want)
 	}
-	if got, want := ui.Detail(err), "pkg/a/a.go:3:5: undefined: x\npkg/a/a.go:4:5: undefined: y\nmain.go:1:1: z"; got != want {
+	if got, want := ui.Detail(err), "pkg/a/a.go:3:5: undefined: x\npkg/a/a.go:4:5: undefined: y"; got != want {
 		t.Errorf("detail is %q, want %q", got, want)
 	}
 	if ui.Hint(err) == "" {
 		t.Error("no hint")
 	}
-	if err := c.CompileError("the kubelet", ranIn, "go: example.com/m@v1.0.0: dial tcp: no route to host\n"); err != nil {
+	if err := c.CompileError("the kubelet", ranIn, "main.go:3:2: module lookup disabled by GOPROXY=off\ngo: example.com/m@v1.0.0: dial tcp: no route to host\n"); err != nil {
 		t.Errorf("a network that is away counts as %v", err)
 	}
 }

@@ -23,7 +23,7 @@ func (e *CompileError) Error() string {
 // maxComplaints bounds the lines of a CompileError: the first ones tell.
 const maxComplaints = 10
 
-// CompileError finds what the compiler has to say about source code in the
+// CompileError finds what the compiler has to say about the checkout in the
 // output of a "go build" that failed in the directory ranIn. It returns nil where
 // the build failed for another reason; the error is a [CompileError].
 func (c Checkout) CompileError(what, ranIn, output string) error {
@@ -40,8 +40,8 @@ func (c Checkout) CompileError(what, ranIn, output string) error {
 	return ui.WithHint(err, "mend it there and run the same command again; what did compile is kept")
 }
 
-// complaint returns a line about a place in a source file, with the path that
-// the place has in the checkout, and "" for other lines.
+// complaint returns a line about a place in a source file of the checkout, with
+// the path that the file has there, and "" for other lines.
 func (c Checkout) complaint(line, ranIn string) string {
 	found := regexp.MustCompile(`^(\S.*\.go)(:\d+(?::\d+)?: .*)$`).FindStringSubmatch(line)
 	if found == nil {
@@ -51,8 +51,9 @@ func (c Checkout) complaint(line, ranIn string) string {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(ranIn, path) // Go shortens paths if it can
 	}
-	if inside, err := filepath.Rel(c.Dir, path); err == nil && filepath.IsLocal(inside) {
-		return inside + rest
+	inside, err := filepath.Rel(c.Dir, path)
+	if err != nil || !filepath.IsLocal(inside) {
+		return ""
 	}
-	return line
+	return inside + rest
 }

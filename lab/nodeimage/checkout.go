@@ -2,6 +2,7 @@ package nodeimage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,12 +58,14 @@ func (p program) stagingModule(ctx context.Context, tools goTools, dir string, p
 
 // notBuilt explains why "go build" in dir, with this output, failed for p.
 func (p program) notBuilt(dir, output string, err error) error {
-	if p.checkout != nil {
-		if broken := p.checkout.CompileError("the kubelet", dir, output); broken != nil {
-			return broken
-		}
+	classified := classifyModuleError(p.module, p.version, err)
+	if p.checkout == nil || errors.Is(classified, ErrNoNetwork) {
+		return classified
 	}
-	return classifyModuleError(p.module, p.version, err)
+	if broken := p.checkout.CompileError("the kubelet", dir, output); broken != nil {
+		return broken
+	}
+	return classified
 }
 
 // checkKubeletSource asks whether a kubelet that is not built yet can be. Of a

@@ -34,6 +34,9 @@ func main() {
 		// As the lab says it, which leaves the telling to us.
 		fmt.Fprintf(os.Stderr, "lab: error: %v\nlab: hint: lab reproduce list\n", err)
 	case err != nil:
+		if broken := (*kubesource.CompileError)(nil); errors.As(err, &broken) {
+			fmt.Fprintf(os.Stderr, "reproduce: the compiler says:\n  %s\n", strings.Join(broken.Lines, "\n  "))
+		}
 		fmt.Fprintf(os.Stderr, "reproduce: error: %v\n", err)
 		status = max(status, exitFailed)
 	}

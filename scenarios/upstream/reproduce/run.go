@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
+	"github.com/dra-lab/dra-lab/scenarios/kubelets"
 	"github.com/dra-lab/dra-lab/scenarios/upstream"
 )
 
@@ -30,6 +32,9 @@ func (p *program) reproduce(ctx context.Context, ids []string) (int, error) {
 	}
 	bench, err := p.bench(ctx)
 	if err != nil {
+		return exitFailed, err
+	}
+	if err := p.compile(ctx, chosen); err != nil {
 		return exitFailed, err
 	}
 	var results []upstream.Result
@@ -72,6 +77,24 @@ func (p *program) reproduce(ctx context.Context, ids []string) (int, error) {
 		return exitFailed, failed
 	}
 	return 0, failed
+}
+
+// compile compiles what reproductions need of checkouts, whose authors are to hear
+// of their mistakes before anything else takes its time.
+func (p *program) compile(ctx context.Context, chosen []upstream.Reproduction) error {
+	if !slices.ContainsFunc(chosen, func(r upstream.Reproduction) bool { return r.Package }) {
+		return nil
+	}
+	for _, k := range p.kubelets {
+		if k.Checkout == nil {
+			continue
+		}
+		p.say("compiling the plugin manager of %s", k.Checkout.Dir)
+		if err := kubelets.Build(ctx, k); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bench provides the kubelets of the cluster, if there is one.
