@@ -194,4 +194,8 @@ func TestLiveCorrectedErrorDoesNotTaint(t *testing.T) {
 			t.Errorf("taint %v, want none but %s", taint, api.TaintLost)
 		}
 	}
+	if _, err := fault.Clear(t.Context(), c, fault.Filter{Node: target.Node, Device: target.Device}); err != nil {
+		t.Fatal(err)
+	}
+	awaitTaint(t, client, target, "") // the next test finds a healthy GPU
 }
