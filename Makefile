@@ -14,7 +14,8 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 ##@ The lab
 
 .PHONY: lab-up
-lab-up: build ## Set up this machine, the cluster and the driver, then run the training walk-through
+lab-up: ## Set up this machine, the cluster and the driver, then run the training walk-through
+	@scripts/build.sh lab-up
 	$(LAB) up --name $(NAME) $(UP_FLAGS)
 	$(LAB) run --name $(NAME) training
 

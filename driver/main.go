@@ -22,8 +22,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/driver/api"
@@ -161,8 +163,14 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, gpus.Close()) }()
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("record events: %w", err)
+	}
 	driver, err := plugin.Open(ctx, plugin.Config{
-		Node: f.node, Client: client,
+		Events: broadcaster.NewRecorder(scheme.Scheme, api.DriverName),
+		Node:   f.node, Client: client,
 		Hardware: gpus, Binder: lib, Simulated: true,
 		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
 		Reports: reports,

@@ -11,8 +11,8 @@ size=${2:?usage: scripts/test.sh CLUSTER short|all}
 kubelets=$cluster-kubelets
 
 case $size in
-  short) run=(--short) unit=(-short) ;;
-  all) run=() unit=() ;;
+  short) run=(--short) unit=(-short) fuzz=10s ;;
+  all) run=() unit=() fuzz=5m ;;
   *) echo "usage: scripts/test.sh CLUSTER short|all" >&2; exit 2 ;;
 esac
 
@@ -47,13 +47,17 @@ counted() {
 trap finish EXIT
 bin/lab up --name "$cluster"
 go test -race "${unit[@]}" ./...
+# What comes from outside the driver.
+for fuzzer in driver/api/v1alpha1:FuzzParse driver/internal/cdi:FuzzNames driver/internal/checkpoint:FuzzCheckpoint; do
+  go test -run '^$' -fuzz "^${fuzzer#*:}\$" -fuzztime "$fuzz" "./${fuzzer%:*}"
+done
 # What measures time skips itself under the race detector.
 go test -count=1 -run 'TestCallOverhead|TestFirstCallIsWarm' ./driver/draconn
 if [ "$size" = all ]; then
-  # Tests of packages that work on a running lab.
+  # Tests of packages that work on a running lab, one after another.
   (
     eval "$(bin/lab env --name "$cluster")"
-    DRA_LAB_CLUSTER=$cluster go test -race ./lab/install/... ./lab/fault/...
+    DRA_LAB_CLUSTER=$cluster go test -race -p 1 ./lab/install/... ./lab/fault/...
   )
 fi
 counted scenarios bin/lab run --name "$cluster" --junit diagnostics/junit.xml "${run[@]}"

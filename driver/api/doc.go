@@ -59,6 +59,15 @@ const (
 	// TaintTelemetry marks a GPU whose telemetry is out of bounds; the value
 	// names the reading.
 	TaintTelemetry = DriverName + "/telemetry"
+	// TaintLeaked marks a GPU on which something of a claim stayed behind after
+	// that was unprepared; the value is LeakProcesses or LeakMemory.
+	TaintLeaked = DriverName + "/leaked"
+)
+
+// Values of TaintLeaked.
+const (
+	LeakProcesses = "processes" // processes still use the GPU
+	LeakMemory    = "memory"    // memory in use did not come back to what it was
 )
 
 // Places on the node. The driver's container sees them under the same paths.

@@ -15,6 +15,10 @@ const (
 	// EnvDevicePrefix begins the variable that each GPU has for itself:
 	// DRA_LAB_DEVICE_GPU_0=gpu-0=GPU-uuid.
 	EnvDevicePrefix = "DRA_LAB_DEVICE_"
+	// EnvExclusivePrefix begins the variable that is "true" when a simulated
+	// GPU may be used by one process at a time. Real ones see to that
+	// themselves.
+	EnvExclusivePrefix = "DRA_LAB_EXCLUSIVE_"
 	// EnvSimulated is "true" when the GPUs are simulated, else absent.
 	EnvSimulated = "DRA_LAB_SIMULATED"
 	// EnvNVIDIAVisibleDevices tells an NVIDIA container runtime, where one is
@@ -69,8 +73,15 @@ func ParseDevices(value string) ([]DeviceRef, error) {
 }
 
 // DeviceEnvName is the name of the variable that a GPU has for itself.
-func DeviceEnvName(device string) string {
-	return EnvDevicePrefix + strings.ToUpper(strings.Map(func(r rune) rune {
+func DeviceEnvName(device string) string { return EnvDevicePrefix + envWord(device) }
+
+// ExclusiveEnvName is the name of the variable that says whether a GPU may be
+// used by one process at a time.
+func ExclusiveEnvName(device string) string { return EnvExclusivePrefix + envWord(device) }
+
+// envWord makes a device name part of a variable's name.
+func envWord(device string) string {
+	return strings.ToUpper(strings.Map(func(r rune) rune {
 		if r == '-' || r == '.' {
 			return '_'
 		}

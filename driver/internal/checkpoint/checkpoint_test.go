@@ -341,3 +341,48 @@ func TestMachineDiesWhileTheFirstClaimIsWritten(t *testing.T) {
 		t.Errorf("claims are %v", got)
 	}
 }
+
+func TestLeaksOutliveTheirClaimUntilMendedOrReboot(t *testing.T) {
+	p := path(t)
+	s := open(t, p, "boot-1")
+	start(t, s, entry("a", "gpu-0", "gpu-1"), true)
+	leak := func(name string) checkpoint.Leak {
+		return checkpoint.Leak{UUID: "GPU-" + name, Name: name, Claim: "default/claim-a", BaselineBytes: 7, What: "memory"}
+	}
+	if err := s.Remove(t.Context(), "a", leak("gpu-0"), leak("gpu-1")); err != nil {
+		t.Fatal(err)
+	}
+	// A repeated unprepare leaves nothing new.
+	if err := s.Remove(t.Context(), "a", leak("gpu-2")); err != nil {
+		t.Fatal(err)
+	}
+	names := func(s *checkpoint.Store) (names []string) {
+		t.Helper()
+		leaks, err := s.Leaks(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range leaks {
+			if l.BaselineBytes != 7 || l.Since.IsZero() || l.BootID != "boot-1" {
+				t.Errorf("leak is %+v", l)
+			}
+			names = append(names, l.Name)
+		}
+		return names
+	}
+	other := open(t, p, "boot-1")
+	if diff := cmp.Diff([]string{"gpu-0", "gpu-1"}, names(other)); diff != "" {
+		t.Error(diff)
+	}
+	// A leak holds nobody up.
+	start(t, other, entry("b", "gpu-0"), true)
+	if err := other.Mend(t.Context(), "GPU-gpu-0"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"gpu-1"}, names(s)); diff != "" {
+		t.Error(diff)
+	}
+	if got := names(open(t, p, "boot-2")); len(got) > 0 {
+		t.Errorf("after a reboot: %v", got)
+	}
+}

@@ -14,6 +14,9 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/dra-lab/dra-lab/driver/internal/claim"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
 )
 
 // ErrHeld marks the refusal to start a claim whose device another claim holds.
@@ -52,6 +55,8 @@ type Device struct {
 	// Shared means that the claim only looks at the device (admin access) and
 	// does not keep others from holding it.
 	Shared bool `json:"shared,omitempty"`
+	// Settings are those that the device has for the claim.
+	Settings device.Settings `json:"settings,omitzero"`
 	// BaselineBytes is the memory in use before the claim was prepared, nil if
 	// it could not be read. After unprepare the device should be back there.
 	BaselineBytes *uint64 `json:"baselineBytes,omitempty"`
@@ -66,6 +71,18 @@ func (e Entry) Names() []string {
 	return names
 }
 
+// check refuses an entry that no driver has written: parts of it become names
+// of files.
+func (e Entry) check() error {
+	if err := claim.ValidateUID(e.UID); err != nil {
+		return err
+	}
+	if e.Phase != Started && e.Phase != Completed {
+		return fmt.Errorf("claim %s: phase is %q", e.UID, e.Phase)
+	}
+	return nil
+}
+
 // sameDevices says whether both grant the same devices for the same requests.
 func (e Entry) sameDevices(other Entry) bool {
 	return slices.EqualFunc(e.Devices, other.Devices, func(a, b Device) bool {
@@ -73,12 +90,39 @@ func (e Entry) sameDevices(other Entry) bool {
 	})
 }
 
-// State is all claims by UID.
-type State map[string]Entry
+// Leak is a device that was not as it had been before its claim when that was
+// unprepared: a process still used it, or memory did not come back. It is held
+// by nobody, but whoever gets it gets less than a whole device.
+type Leak struct {
+	UUID  string `json:"uuid"`
+	Name  string `json:"name"`
+	Claim string `json:"claim"` // namespace/name, for people
+	// BaselineBytes is where the memory in use has to be again.
+	BaselineBytes uint64 `json:"baselineBytes"`
+	// What was left: a short word for a taint.
+	What string `json:"what"`
+	// BootID is that of the machine then: a reboot is a reset.
+	BootID string    `json:"bootID"`
+	Since  time.Time `json:"since"`
+}
+
+// State is what there is to remember.
+type State struct {
+	Claims map[string]Entry // by UID
+	Leaks  map[string]Leak  // by UUID of the device
+}
+
+func newState() State {
+	return State{Claims: map[string]Entry{}, Leaks: map[string]Leak{}}
+}
+
+func (s State) clone() State {
+	return State{Claims: maps.Clone(s.Claims), Leaks: maps.Clone(s.Leaks)}
+}
 
 // start decides what becomes of a claim that the kubelet wants prepared.
 func (s State) start(want Entry) (Entry, error) {
-	if have, ok := s[want.UID]; ok {
+	if have, ok := s.Claims[want.UID]; ok {
 		if !have.sameDevices(want) {
 			return Entry{}, fmt.Errorf("claim %s: recorded with devices %v, now allocated %v", want.UID, have.Names(), want.Names())
 		}
@@ -93,23 +137,23 @@ func (s State) start(want Entry) (Entry, error) {
 			}
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(s)) {
+	for _, uid := range slices.Sorted(maps.Keys(s.Claims)) {
 		if uid == want.UID {
 			continue
 		}
-		for _, held := range s[uid].Devices {
+		for _, held := range s.Claims[uid].Devices {
 			if held.Shared {
 				continue
 			}
 			for _, d := range want.Devices {
 				if !d.Shared && d.Pool == held.Pool && d.Name == held.Name {
-					e := s[uid]
+					e := s.Claims[uid]
 					return Entry{}, fmt.Errorf("device %q: %w: %s/%s (%s)", d.Name, ErrHeld, e.Namespace, e.Name, e.UID)
 				}
 			}
 		}
 	}
 	want.Phase = Started
-	s[want.UID] = want
+	s.Claims[want.UID] = want
 	return want, nil
 }

@@ -17,6 +17,8 @@ const version = "v1"
 
 type document struct {
 	Claims []Entry `json:"claims"` // by UID
+	// A driver that does not know leaks yet ignores them.
+	Leaks []Leak `json:"leaks,omitempty"` // by UUID
 }
 
 // Store is the checkpoint on disk. It is safe for concurrent use, and several
@@ -39,7 +41,7 @@ type Store struct {
 	// state is what files contain, nil when that is not known. Only the
 	// leader touches both, and only under the lock between processes.
 	files *statefile.Pair
-	state State
+	state *State
 	// writes counts the documents written.
 	writes int
 }
@@ -101,7 +103,7 @@ func (s *Store) Start(ctx context.Context, want Entry) (Entry, error) {
 // have been started.
 func (s *Store) Complete(ctx context.Context, uid string) error {
 	return s.change(ctx, statefile.Durable, func(state State) error {
-		e, ok := state[uid]
+		e, ok := state.Claims[uid]
 		if !ok {
 			return fmt.Errorf("complete claim %s: not started", uid)
 		}
@@ -109,26 +111,52 @@ func (s *Store) Complete(ctx context.Context, uid string) error {
 			return errUnchanged
 		}
 		e.Phase, e.BootID, e.Since = Completed, s.bootID, time.Now().UTC()
-		state[uid] = e
+		state.Claims[uid] = e
 		return nil
 	})
 }
 
-// Remove forgets a claim. An unknown claim is not an error.
-func (s *Store) Remove(ctx context.Context, uid string) error {
+// Remove forgets a claim, and remembers in the same step what it left behind;
+// BootID and Since of the leaks are ignored. An unknown claim is not an error,
+// and leaves nothing.
+func (s *Store) Remove(ctx context.Context, uid string, leaks ...Leak) error {
 	return s.change(ctx, statefile.Durable, func(state State) error {
-		if _, ok := state[uid]; !ok {
+		if _, ok := state.Claims[uid]; !ok {
 			return errUnchanged
 		}
-		delete(state, uid)
+		delete(state.Claims, uid)
+		for _, l := range leaks {
+			l.BootID, l.Since = s.bootID, time.Now().UTC()
+			state.Leaks[l.UUID] = l
+		}
 		return nil
 	})
+}
+
+// Mend forgets the leak of a device. None is not an error.
+func (s *Store) Mend(ctx context.Context, uuid string) error {
+	return s.change(ctx, statefile.Durable, func(state State) error {
+		if _, ok := state.Leaks[uuid]; !ok {
+			return errUnchanged
+		}
+		delete(state.Leaks, uuid)
+		return nil
+	})
+}
+
+// Leaks gives the leaks of this boot by UUID, as of now on disk.
+func (s *Store) Leaks(ctx context.Context) (leaks []Leak, err error) {
+	err = s.change(ctx, statefile.Kept, func(state State) error {
+		leaks = sorted(state.Leaks)
+		return errUnchanged
+	})
+	return leaks, err
 }
 
 // Get gives the entry of a claim, as of now on disk.
 func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err error) {
 	err = s.change(ctx, statefile.Kept, func(state State) error {
-		e, ok = state[uid]
+		e, ok = state.Claims[uid]
 		return errUnchanged
 	})
 	return e, ok, err
@@ -137,7 +165,7 @@ func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err erro
 // List gives all entries by UID, as of now on disk.
 func (s *Store) List(ctx context.Context) (entries []Entry, err error) {
 	err = s.change(ctx, statefile.Kept, func(state State) error {
-		entries = sorted(state)
+		entries = sorted(state.Claims)
 		return errUnchanged
 	})
 	return entries, err
@@ -215,7 +243,7 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 		fail(err)
 		return
 	}
-	next := maps.Clone(s.state)
+	next := s.state.clone()
 	changed, promise := false, statefile.Kept
 	for i, c := range batch {
 		switch err := c.apply(next); {
@@ -225,7 +253,7 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 			errs[i] = err
 		}
 	}
-	if !changed || equal(next, s.state) {
+	if !changed || equal(next, *s.state) {
 		return
 	}
 	if err := s.write(next, promise); err != nil {
@@ -261,20 +289,32 @@ func (s *Store) reload() error {
 			return fmt.Errorf("begin checkpoint: %w", err)
 		}
 	}
-	s.state = make(State, len(doc.Claims))
+	state := newState()
 	for _, e := range doc.Claims {
-		s.state[e.UID] = e
+		if err := e.check(); err != nil {
+			return fmt.Errorf("read checkpoint: %w: %w", statefile.ErrCorrupt, err)
+		}
+		if _, ok := state.Claims[e.UID]; ok {
+			return fmt.Errorf("read checkpoint: %w: claim %s is there twice", statefile.ErrCorrupt, e.UID)
+		}
+		state.Claims[e.UID] = e
 	}
+	for _, l := range doc.Leaks {
+		if l.BootID == s.bootID {
+			state.Leaks[l.UUID] = l
+		}
+	}
+	s.state = &state
 	return nil
 }
 
 func (s *Store) write(next State, promise statefile.Promise) error {
 	// If this goes wrong, what is on the disk is not known: read it next time.
 	s.state = nil
-	if err := s.files.Store(version, document{Claims: sorted(next)}, promise); err != nil {
+	if err := s.files.Store(version, document{Claims: sorted(next.Claims), Leaks: sorted(next.Leaks)}, promise); err != nil {
 		return fmt.Errorf("write checkpoint: %w", err)
 	}
-	s.state = next
+	s.state = &next
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writes++
@@ -288,17 +328,17 @@ func (s *Store) Writes() int {
 	return s.writes
 }
 
-func sorted(state State) []Entry {
-	entries := make([]Entry, 0, len(state))
-	for _, uid := range slices.Sorted(maps.Keys(state)) {
-		entries = append(entries, state[uid])
+func sorted[T any](byKey map[string]T) []T {
+	list := make([]T, 0, len(byKey))
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		list = append(list, byKey[key])
 	}
-	return entries
+	return list
 }
 
 // equal says whether nothing that matters on disk differs.
 func equal(a, b State) bool {
-	return maps.EqualFunc(a, b, func(x, y Entry) bool {
+	return maps.EqualFunc(a.Claims, b.Claims, func(x, y Entry) bool {
 		return x.Phase == y.Phase && x.BootID == y.BootID && x.Since.Equal(y.Since) && x.sameDevices(y)
-	})
+	}) && maps.Equal(a.Leaks, b.Leaks)
 }

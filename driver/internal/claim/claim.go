@@ -11,9 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/dra-lab/dra-lab/driver/api/v1alpha1"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
 )
 
@@ -27,6 +30,9 @@ type Assignment struct {
 	// Monitor means admin access: the claim looks at the device and does not
 	// hold it.
 	Monitor bool
+	// Settings are those that claim and class configure for the request. A
+	// claim that only looks changes none.
+	Settings device.Settings
 }
 
 // Inventory is what a node has.
@@ -56,7 +62,8 @@ func Resolve(c *resourceapi.ResourceClaim, inv Inventory) ([]Assignment, error) 
 	if c.Status.Allocation == nil {
 		return nil, errors.New("claim is not allocated")
 	}
-	if err := refuseConfig(c.Status.Allocation.Devices.Config, inv.Driver); err != nil {
+	configs, err := configurations(c.Status.Allocation.Devices.Config, inv.Driver)
+	if err != nil {
 		return nil, err
 	}
 	var assigned []Assignment
@@ -74,6 +81,9 @@ func Resolve(c *resourceapi.ResourceClaim, inv Inventory) ([]Assignment, error) 
 			return nil, fmt.Errorf("request %q: device %q: allocated twice in one claim", r.Request, r.Device)
 		}
 		seen[r.Device] = true
+		if !a.Monitor {
+			a.Settings = settings(configs, a.Request)
+		}
 		assigned = append(assigned, a)
 	}
 	return assigned, nil
@@ -98,13 +108,46 @@ func resolve(r resourceapi.DeviceRequestAllocationResult, inv Inventory) (Assign
 	}, nil
 }
 
-// refuseConfig refuses opaque configuration for this driver, which has none: a
-// setting that is silently ignored is a wrong setting.
-func refuseConfig(configs []resourceapi.DeviceAllocationConfiguration, driver string) error {
-	for _, c := range configs {
-		if c.Opaque != nil && c.Opaque.Driver == driver {
-			return fmt.Errorf("configuration from %s for requests %v: the driver takes no configuration", c.Source, c.Requests)
+// configuration is one for this driver.
+type configuration struct {
+	requests []string // none means all
+	config   v1alpha1.GPUConfig
+}
+
+// configurations reads all that are for this driver: a wrong one is an error
+// even if no device of the claim needs it. They are in the order in which the
+// later one counts, which is the order of the allocation: the API promises
+// those of the class before those of the claim.
+func configurations(all []resourceapi.DeviceAllocationConfiguration, driver string) ([]configuration, error) {
+	var ours []configuration
+	for _, c := range all {
+		if c.Opaque == nil || c.Opaque.Driver != driver {
+			continue
+		}
+		config, err := v1alpha1.Parse(c.Opaque.Parameters.Raw)
+		if err != nil {
+			return nil, fmt.Errorf("configuration from %s for requests %v: %w", c.Source, c.Requests, err)
+		}
+		ours = append(ours, configuration{requests: c.Requests, config: config})
+	}
+	return ours, nil
+}
+
+// settings are what the last configuration for a request says. One for a
+// request counts for each of its subrequests.
+func settings(all []configuration, request string) device.Settings {
+	parent, _, _ := strings.Cut(request, "/")
+	config := v1alpha1.Default()
+	for _, c := range all {
+		if len(c.requests) == 0 || slices.Contains(c.requests, request) || slices.Contains(c.requests, parent) {
+			config = c.config
 		}
 	}
-	return nil
+	switch {
+	case config.Sharing.Strategy == v1alpha1.Exclusive:
+		return device.Settings{Exclusive: true}
+	case config.Sharing.TimeSlicing.Interval == v1alpha1.IntervalDefault:
+		return device.Settings{}
+	}
+	return device.Settings{TimeSlice: string(config.Sharing.TimeSlicing.Interval)}
 }

@@ -82,7 +82,7 @@ func TestResolve(t *testing.T) {
 			err:   "allocated twice",
 		},
 		{name: "share", claim: allocated(with(ours("gpu", "gpu-0"), func(r *result) { r.ShareID = ptr.To(types.UID("s")) })), err: "as a share"},
-		{name: "configuration", claim: config("gpu.lab.example"), err: "takes no configuration"},
+		{name: "configuration that is none", claim: config("gpu.lab.example"), err: `configuration from FromClaim for requests [gpu]: parse GPUConfig`},
 		{name: "UID with a path", claim: uid("../etc"), err: "claim UID"},
 		{name: "UID that hides", claim: uid(".."), err: "claim UID"},
 		{name: "no UID", claim: uid(""), err: "claim UID"},
@@ -102,6 +102,53 @@ func TestResolve(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("assignments (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSettingsAreThoseOfTheLastConfigurationForTheRequest(t *testing.T) {
+	inventory := claim.Inventory{Driver: "gpu.lab.example", Pool: "node", GPUs: map[string]device.GPU{
+		"gpu-0": {Index: 0, Name: "gpu-0"}, "gpu-1": {Index: 1, Name: "gpu-1"}, "gpu-2": {Index: 2, Name: "gpu-2"},
+	}}
+	config := func(sharing string, requests ...string) resourceapi.DeviceAllocationConfiguration {
+		return resourceapi.DeviceAllocationConfiguration{
+			Requests: requests,
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver:     "gpu.lab.example",
+				Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.lab.example/v1alpha1","kind":"GPUConfig"` + sharing + `}`)},
+			}},
+		}
+	}
+	const exclusive = `,"sharing":{"strategy":"Exclusive"}`
+	const long = `,"sharing":{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}`
+	watch := ours("c", "gpu-2")
+	watch.AdminAccess = ptr.To(true)
+	c := allocated(ours("a", "gpu-0"), ours("b/small", "gpu-1"), watch)
+	for name, tc := range map[string]struct {
+		configs []resourceapi.DeviceAllocationConfiguration
+		want    []device.Settings
+	}{
+		"none":                       {want: []device.Settings{{}, {}, {}}},
+		"for all, except who looks":  {configs: []resourceapi.DeviceAllocationConfiguration{config(exclusive)}, want: []device.Settings{{Exclusive: true}, {Exclusive: true}, {}}},
+		"for one":                    {configs: []resourceapi.DeviceAllocationConfiguration{config(long, "a")}, want: []device.Settings{{TimeSlice: "Long"}, {}, {}}},
+		"for a request, not a part":  {configs: []resourceapi.DeviceAllocationConfiguration{config(exclusive, "b")}, want: []device.Settings{{}, {Exclusive: true}, {}}},
+		"for a part of a request":    {configs: []resourceapi.DeviceAllocationConfiguration{config(exclusive, "b/small")}, want: []device.Settings{{}, {Exclusive: true}, {}}},
+		"the claim's over the class": {configs: []resourceapi.DeviceAllocationConfiguration{config(exclusive), config(long, "a"), config("", "b")}, want: []device.Settings{{TimeSlice: "Long"}, {}, {}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := c.DeepCopy()
+			c.Status.Allocation.Devices.Config = tc.configs
+			assigned, err := claim.Resolve(c, inventory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []device.Settings
+			for _, a := range assigned {
+				got = append(got, a.Settings)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("settings (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -23,6 +23,16 @@ type GPU struct {
 	Problem       string // empty when everything was readable
 }
 
+// Settings are what a claim wants of a GPU while it has it. The zero value is
+// how a GPU is by itself.
+type Settings struct {
+	// Exclusive lets one process at a time use the GPU.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// TimeSlice is how long a process has the GPU before it is the next one's
+	// turn, in the words of driver/api/v1alpha1; empty is the GPU's own default.
+	TimeSlice string `json:"timeSlice,omitempty"`
+}
+
 // Usage is what runs on a GPU.
 type Usage struct {
 	UsedBytes  uint64

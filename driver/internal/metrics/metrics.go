@@ -28,6 +28,9 @@ type Metrics struct {
 	Errors *prometheus.CounterVec
 	// HealthReports counts messages on health streams.
 	HealthReports prometheus.Counter
+	// Collected counts claims that were unprepared because they are gone.
+	Collected prometheus.Counter
+	leaked    prometheus.Gauge
 }
 
 // Live are values that are asked for when somebody looks.
@@ -77,9 +80,17 @@ func New(live Live) *Metrics {
 			Namespace: namespace, Name: "health_reports_total",
 			Help: "Messages sent on health streams.",
 		}),
+		Collected: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "collected_claims_total",
+			Help: "Claims that were unprepared because the API server no longer has them.",
+		}),
+		leaked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "leaked_devices",
+			Help: "Devices on which something of an unprepared claim stayed behind.",
+		}),
 	}
 	m.Registry.MustRegister(m.durations, m.steps, m.inFlight, m.health, m.events,
-		m.Accepted, m.Errors, m.HealthReports,
+		m.Accepted, m.Errors, m.HealthReports, m.Collected, m.leaked,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		gauge("prepared_claims", "Claims in the node's checkpoint.", func() float64 { return float64(live.PreparedClaims()) }),
@@ -123,6 +134,9 @@ func (m *Metrics) Health(device, health string) {
 		m.health.WithLabelValues(device, h).Set(value)
 	}
 }
+
+// Leaked sets the number of devices with leaks.
+func (m *Metrics) Leaked(devices int) { m.leaked.Set(float64(devices)) }
 
 // Event counts an event of a device.
 func (m *Metrics) Event(device, kind string, fatal bool) {

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
@@ -35,14 +36,14 @@ type Hardware interface {
 // What that is depends on whether the GPU is real. Every method may be called
 // again after it succeeded, or was cut off.
 type Binder interface {
-	// Bind readies a GPU for a claim.
-	Bind(gpu device.GPU, claimUID string) error
-	// Unbind undoes Bind. An unknown claim is not an error.
+	// Bind readies a GPU for a claim, with the settings that it wants.
+	Bind(gpu device.GPU, claimUID string, settings device.Settings) error
+	// Unbind undoes Bind, settings included. An unknown claim is not an error.
 	Unbind(gpu device.GPU, claimUID string) error
 	// Bound lists the claims for which a GPU is bound.
 	Bound(gpu device.GPU) ([]string, error)
 	// Edits is what a container needs to reach the GPU.
-	Edits(gpu device.GPU) cdi.Edits
+	Edits(gpu device.GPU, settings device.Settings) cdi.Edits
 }
 
 // Config is for Open. Node, Client, Hardware and Binder are required.
@@ -65,6 +66,9 @@ type Config struct {
 	PluginDir, RegistrarDir, CDIDir string
 	// Reports may be nil.
 	Reports *report.Reporter
+	// Events is told what people who look at the node should see. Nil is
+	// allowed.
+	Events events.EventRecorder
 	// Rules of health; the zero value means the default.
 	Rules health.Rules
 	// ProbeEvery is how often each GPU is asked; default 5 s.
@@ -75,6 +79,9 @@ type Config struct {
 	// LeftoverWait is how long unprepare waits for processes to go and memory
 	// to come back before it reports that they did not; default 1 s.
 	LeftoverWait time.Duration
+	// CollectEvery is how often claims of the checkpoint are looked up in the
+	// API; default 30 s. One that is found gone twice is unprepared.
+	CollectEvery time.Duration
 	// At is called at each point of preparing and unpreparing a claim, after
 	// the step of that name is done. It is where tests cut the driver off. Nil
 	// in production.
@@ -94,6 +101,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.ProbeEvery, 5*time.Second)
 	orDefault(&c.ResendEvery, 10*time.Second)
 	orDefault(&c.LeftoverWait, time.Second)
+	orDefault(&c.CollectEvery, 30*time.Second)
 	return c, nil
 }
 

@@ -48,10 +48,15 @@ type Driver struct {
 	// reconfirm has a value when a kubelet has registered the driver; missing
 	// when slices were found to be missing.
 	reconfirm, missing chan struct{}
+	// leaked has a value when a claim has left something behind; retaint when
+	// leakTaints may have changed.
+	leaked, retaint chan struct{}
 
-	mu     sync.Mutex
-	helper *kubeletplugin.Helper
-	self   *draconn.Conn
+	mu sync.Mutex
+	// leakTaints are by device name.
+	leakTaints map[string]health.Taint
+	helper     *kubeletplugin.Helper
+	self       *draconn.Conn
 	// told are background errors that were reported already: many come again
 	// with every attempt.
 	told map[string]bool
@@ -88,6 +93,8 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		republish: make(chan struct{}, 1),
 		reconfirm: make(chan struct{}, 1),
 		missing:   make(chan struct{}, 1),
+		leaked:    make(chan struct{}, 1),
+		retaint:   make(chan struct{}, 1),
 		told:      map[string]bool{},
 	}
 	for _, gpu := range cfg.Hardware.List() {
@@ -149,6 +156,9 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	var helper *kubeletplugin.Helper
 	if err = d.restore(ctx); err == nil {
+		err = d.lookAtLeaks(ctx) // before the devices are published
+	}
+	if err == nil {
 		helper, err = d.start(ctx)
 	}
 	if err != nil {
@@ -161,6 +171,8 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	running.Go(func() { d.publishing(ctx) })
 	running.Go(func() { d.confirming(ctx) })
 	running.Go(func() { d.checkSelf(ctx) })
+	running.Go(func() { d.watchLeaks(ctx) })
+	running.Go(func() { d.collecting(ctx) })
 
 	<-ctx.Done()
 	cause := context.Cause(ctx)

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,12 +18,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
 	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 )
@@ -268,11 +272,11 @@ type declining struct {
 	claim string
 }
 
-func (d declining) Bind(gpu device.GPU, claimUID string) error {
+func (d declining) Bind(gpu device.GPU, claimUID string, settings device.Settings) error {
 	if claimUID == d.claim {
 		return errors.New("declined")
 	}
-	return d.Binder.Bind(gpu, claimUID)
+	return d.Binder.Bind(gpu, claimUID, settings)
 }
 
 func TestDeviceThatIsGoneHoldsNothingUp(t *testing.T) {
@@ -310,26 +314,112 @@ func TestLostDevice(t *testing.T) {
 	same(t, "checkpoint", []string{}, d.claims(t))
 }
 
-func TestProcessThatStaysIsReported(t *testing.T) {
-	m := newMachine(t)
-	m.allocate(t, claim("a", "gpu-0"))
-	d := m.start(t, nil)
-	k := m.register(t, "")
-	k.prepare(t, "a")
-	f, err := os.Create(filepath.Join(m.hardwareDir(), "gpu-0", api.ProcessesName, "x.json"))
+// occupy has a process use a GPU until release is called.
+func (m *machine) occupy(t *testing.T, device string) (release func()) {
+	t.Helper()
+	path := filepath.Join(m.hardwareDir(), device, api.ProcessesName, "x.json")
+	f, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.WriteString(`{"pid":42,"bytes":1048576,"name":"stubborn"}`); err != nil {
 		t.Fatal(err)
 	}
+	return sync.OnceFunc(func() {
+		if err := errors.Join(os.Remove(path), f.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestProcessThatStaysTaintsItsDeviceUntilItGoes(t *testing.T) {
+	m := newMachine(t)
+	m.allocate(t, claim("a", "gpu-0"), claim("b", "gpu-0"))
+	recorder := events.NewFakeRecorder(16)
+	often := func(c *plugin.Config) { c.ProbeEvery, c.Events = 10*time.Millisecond, recorder }
+	leaked := func() bool { return slices.Contains(m.taints(t, "gpu-0"), api.TaintLeaked+"=processes:NoSchedule") }
+	d := m.start(t, often)
+	k := m.register(t, "")
+	// Given a process that outlives its claim,
+	k.prepare(t, "a")
+	release := m.occupy(t, "gpu-0")
+	defer release()
 	k.unprepare(t, "a")
+	// then the claim is gone and the device says so,
 	eventually(t, "reported", func() bool { return d.reports.has(api.StepLeftover, "processes 42 still use it") })
 	same(t, "checkpoint", []string{}, d.claims(t))
+	eventually(t, "tainted", leaked)
+	if got, want := <-recorder.Events, "Warning GPULeaked gpu-0: processes of claim default/a stayed behind"; got != want {
+		t.Errorf("the event is %q, want %q", got, want)
+	}
+	// to the next driver too,
+	d.stop()
+	d = m.start(t, often)
+	k = m.register(t, "")
+	eventually(t, "tainted by the next driver", func() bool { return d.reports.has(api.StepTainted, api.TaintLeaked) })
+	if !leaked() {
+		t.Errorf("taints are %v", m.taints(t, "gpu-0"))
+	}
+	// and while another claim has the device,
+	k.prepare(t, "b")
+	release()
+	if !leaked() {
+		t.Errorf("with a claim: taints are %v", m.taints(t, "gpu-0"))
+	}
+	// until it is as it had been.
+	k.unprepare(t, "b")
+	eventually(t, "untainted", func() bool { return d.reports.has(api.StepUntainted, api.TaintLeaked) && !leaked() })
+}
+
+// A claim can vanish behind the kubelet's back: its finalizer was removed, or
+// the kubelet has lost its record of it. Whether its preparation was complete or
+// cut off makes no difference.
+func TestClaimsThatNoLongerExistAreCollected(t *testing.T) {
+	m := newMachine(t)
+	m.allocate(t, claim("gone", "gpu-0"), claim("renewed", "gpu-1"), claim("used", "gpu-2"), claim("here", "gpu-3"))
+	often := func(c *plugin.Config) { c.CollectEvery = 10 * time.Millisecond }
+	cut := m.start(t, nil)
+	m.register(t, "").prepare(t, "gone", "renewed", "used", "here")
+	cut.stop()
+	// Given a claim that was only started,
+	store, err := checkpoint.Open(t.Context(), filepath.Join(m.pluginDir(), api.CheckpointName), "boot-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := checkpoint.Entry{UID: "uid-started", Namespace: "default", Name: "started"}
+	if _, err := store.Start(t.Context(), started); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// one in use,
+	release := m.occupy(t, "gpu-2")
+	defer release()
+	// and all but one gone, one of them replaced by another of its name,
+	claims := m.client.ResourceV1().ResourceClaims("default")
+	for _, name := range []string{"gone", "renewed", "used"} {
+		if err := claims.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renewed := claim("renewed", "gpu-1")
+	renewed.UID = "uid-of-another"
+	m.allocate(t, renewed)
+
+	d := m.start(t, often)
+	eventually(t, "those not in use are collected", func() bool { return slices.Equal(d.claims(t), []string{"here", "used"}) })
+	eventually(t, "the one in use is reported", func() bool { return d.reports.has(api.StepError, "not while it is used") })
+	same(t, "specs", []string{"here", "used"}, m.specs(t))
+	same(t, "reservations", []string{"gpu-2/used", "gpu-3/here"}, m.reservations(t))
+	if !d.reports.has(api.StepCollected, "uid-of-another") || !d.reports.has(api.StepCollected, "no longer exists") {
+		t.Error("not reported as collected")
+	}
+	release()
+	eventually(t, "the last one is collected", func() bool { return slices.Equal(d.claims(t), []string{"here"}) })
 }
 
 // stream collects the health that a kubelet hears.

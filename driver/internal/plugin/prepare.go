@@ -171,11 +171,11 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 		if a.Monitor {
 			continue
 		}
-		if err := d.cfg.Binder.Bind(a.GPU, string(c.UID)); err != nil {
+		if err := d.cfg.Binder.Bind(a.GPU, string(c.UID), a.Settings); err != nil {
 			return nil, err
 		}
 	}
-	w.done(PrepareBound, "memory of "+w.claim.Device+" initialised")
+	w.done(PrepareBound, "memory of "+w.claim.Device+" initialised"+described(assigned))
 
 	// Also when it was prepared before: the directory may have been lost.
 	if err := d.describe(string(c.UID), assigned); err != nil {
@@ -198,7 +198,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 func (d *Driver) look(c *resourceapi.ResourceClaim, assigned []claim.Assignment) (checkpoint.Entry, error) {
 	entry := checkpoint.Entry{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
 	for _, a := range assigned {
-		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Shared: a.Monitor}
+		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Shared: a.Monitor, Settings: a.Settings}
 		usage, err := d.cfg.Hardware.Usage(a.GPU.Index)
 		switch {
 		case err == nil:
@@ -215,7 +215,7 @@ func (d *Driver) look(c *resourceapi.ResourceClaim, assigned []claim.Assignment)
 func (d *Driver) describe(uid string, assigned []claim.Assignment) error {
 	var devices []cdi.Device
 	for _, a := range assigned {
-		devices = append(devices, cdi.Device{Request: a.Request, Name: a.GPU.Name, UUID: a.GPU.UUID, Edits: d.cfg.Binder.Edits(a.GPU)})
+		devices = append(devices, cdi.Device{Request: a.Request, Name: a.GPU.Name, UUID: a.GPU.UUID, Edits: d.cfg.Binder.Edits(a.GPU, a.Settings)})
 	}
 	spec, err := cdi.Spec(uid, devices)
 	if err != nil {
@@ -261,6 +261,20 @@ func cdiDevices(uid string, assigned []claim.Assignment) []kubeletplugin.Device 
 		})
 	}
 	return devices
+}
+
+// described puts settings that are not the GPU's own into words.
+func described(assigned []claim.Assignment) string {
+	var words strings.Builder
+	for _, a := range assigned {
+		switch {
+		case a.Settings.Exclusive:
+			fmt.Fprintf(&words, ", %s for one process at a time", a.GPU.Name)
+		case a.Settings.TimeSlice != "":
+			fmt.Fprintf(&words, ", %s with time slice %s", a.GPU.Name, a.Settings.TimeSlice)
+		}
+	}
+	return words.String()
 }
 
 func names(assigned []claim.Assignment) string {

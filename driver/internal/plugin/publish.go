@@ -46,6 +46,7 @@ func (d *Driver) publishing(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-changed:
+		case <-d.retaint:
 		case <-d.republish:
 			retry = time.After(republishAfter)
 		case <-retry:
@@ -57,12 +58,19 @@ func (d *Driver) publishing(ctx context.Context) {
 	}
 }
 
+// taints are those for the health of the devices, and those for what claims
+// left behind on them.
 func (d *Driver) taints(all []health.Status) map[string][]health.Taint {
 	taints := map[string][]health.Taint{}
 	for _, s := range all {
 		if t := d.monitor.Rules().Taints(s); len(t) > 0 {
 			taints[s.Name] = t
 		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, t := range d.leakTaints {
+		taints[name] = append(taints[name], t)
 	}
 	return taints
 }
@@ -103,6 +111,9 @@ func (d *Driver) tellHealth(ctx context.Context, known map[string]health.Status,
 		}
 		klog.FromContext(ctx).Info("Health changed", "device", s.Name, "health", s.Health, "message", s.Message)
 		d.report(api.Report{Step: api.StepHealth, Device: s.Name, Detail: detail})
+		if ok || s.Health == api.HealthUnhealthy { // at the start all are unknown for a moment
+			d.healthEvent(s.Name, s.Health, s.Message)
+		}
 	}
 }
 

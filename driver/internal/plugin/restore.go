@@ -71,7 +71,7 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 		if a.Monitor {
 			continue
 		}
-		if err := d.cfg.Binder.Bind(a.GPU, uid); err != nil {
+		if err := d.cfg.Binder.Bind(a.GPU, uid, a.Settings); err != nil {
 			return err
 		}
 	}
@@ -89,7 +89,7 @@ func (d *Driver) assignments(e checkpoint.Entry) (assigned []claim.Assignment, m
 			missing = append(missing, dev.Name)
 			continue
 		}
-		assigned = append(assigned, claim.Assignment{Request: dev.Request, Pool: dev.Pool, GPU: gpu, Monitor: dev.Shared})
+		assigned = append(assigned, claim.Assignment{Request: dev.Request, Pool: dev.Pool, GPU: gpu, Monitor: dev.Shared, Settings: dev.Settings})
 	}
 	return assigned, missing
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
 	"github.com/dra-lab/dra-lab/driver/internal/claim"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
 )
 
 // Bounds of the look for leftovers.
@@ -98,16 +99,21 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	w.done(UnprepareUnbound, "memory of "+w.claim.Device+" given back")
 
 	left := d.leftovers(ctx, entry)
+	leaks := make([]checkpoint.Leak, 0, len(left))
 	for _, l := range left {
 		// Reported, not killed: the process IDs that a GPU tells are of
 		// another namespace, and may by now belong to somebody else.
-		w.report(api.StepLeftover, l, 0, nil)
+		w.report(api.StepLeftover, l.words, 0, nil)
+		leaks = append(leaks, l.leak(entry))
 	}
 	w.done(UnprepareVerified, d.verdict(entry, left))
 
 	// Last: until here a crash has the kubelet, or the next start, do it again.
-	if err := d.store.Remove(ctx, string(uid)); err != nil {
+	if err := d.store.Remove(ctx, string(uid), leaks...); err != nil {
 		return err
+	}
+	if len(leaks) > 0 {
+		signal(d.leaked)
 	}
 	w.done(UnprepareForgotten, "checkpoint entry removed")
 	for _, dev := range entry.Devices {
@@ -120,12 +126,12 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 
 // leftovers waits until the devices are as they were before the claim, and
 // tells what is still there when the time is up.
-func (d *Driver) leftovers(ctx context.Context, entry checkpoint.Entry) []string {
+func (d *Driver) leftovers(ctx context.Context, entry checkpoint.Entry) []leftover {
 	deadline := time.Now().Add(d.cfg.LeftoverWait)
 	for {
-		var left []string
+		var left []leftover
 		for _, dev := range entry.Devices {
-			if l := d.leftover(dev); l != "" {
+			if l, ok := d.leftover(dev); ok {
 				left = append(left, l)
 			}
 		}
@@ -141,11 +147,14 @@ func (d *Driver) leftovers(ctx context.Context, entry checkpoint.Entry) []string
 }
 
 // verdict puts the look for leftovers into words.
-func (d *Driver) verdict(entry checkpoint.Entry, left []string) string {
-	if len(left) > 0 {
-		return strings.Join(left, "; ")
-	}
+func (d *Driver) verdict(entry checkpoint.Entry, left []leftover) string {
 	var words []string
+	for _, l := range left {
+		words = append(words, l.words)
+	}
+	if len(left) > 0 {
+		return strings.Join(words, "; ")
+	}
 	for _, dev := range entry.Devices {
 		gpu, ok := d.inventory.GPUs[dev.Name]
 		if !ok || dev.Shared {
@@ -164,26 +173,45 @@ func (d *Driver) verdict(entry checkpoint.Entry, left []string) string {
 	return strings.Join(words, ", ")
 }
 
-// leftover says in which way a device is not as it was, or nothing.
-func (d *Driver) leftover(dev checkpoint.Device) string {
+// leftover is what stayed behind on a device.
+type leftover struct {
+	device checkpoint.Device
+	what   string // a value of api.TaintLeaked
+	words  string
+}
+
+func (l leftover) leak(e checkpoint.Entry) checkpoint.Leak {
+	return checkpoint.Leak{
+		UUID: l.device.UUID, Name: l.device.Name, Claim: e.Namespace + "/" + e.Name,
+		BaselineBytes: *l.device.BaselineBytes, What: l.what,
+	}
+}
+
+// leftover says in which way a device is not as it was, if it is not.
+func (d *Driver) leftover(dev checkpoint.Device) (leftover, bool) {
 	gpu, ok := d.inventory.GPUs[dev.Name]
 	if !ok || dev.Shared || dev.BaselineBytes == nil {
-		return ""
+		return leftover{}, false
 	}
 	usage, err := d.cfg.Hardware.Usage(gpu.Index)
 	if err != nil {
 		// Lost or silent: its health says so, and nothing can be verified.
-		return ""
+		return leftover{}, false
 	}
+	return compare(dev, usage)
+}
+
+// compare finds what a device has more than its baseline.
+func compare(dev checkpoint.Device, usage device.Usage) (leftover, bool) {
 	switch {
 	case len(usage.Processes) > 0:
 		pids := make([]string, 0, len(usage.Processes))
 		for _, p := range usage.Processes {
 			pids = append(pids, fmt.Sprint(p.PID))
 		}
-		return fmt.Sprintf("%s: processes %s still use it", dev.Name, strings.Join(pids, ", "))
+		return leftover{device: dev, what: api.LeakProcesses, words: fmt.Sprintf("%s: processes %s still use it", dev.Name, strings.Join(pids, ", "))}, true
 	case usage.UsedBytes > *dev.BaselineBytes+leftoverSlack:
-		return fmt.Sprintf("%s: %d bytes in use, %d before the claim", dev.Name, usage.UsedBytes, *dev.BaselineBytes)
+		return leftover{device: dev, what: api.LeakMemory, words: fmt.Sprintf("%s: %d bytes in use, %d before the claim", dev.Name, usage.UsedBytes, *dev.BaselineBytes)}, true
 	}
-	return ""
+	return leftover{}, false
 }

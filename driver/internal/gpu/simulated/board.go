@@ -140,8 +140,8 @@ func (g *board) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	}
 	total := g.profile.memoryMiB * mib
 	used := g.profile.reservedMiB * mib
-	for _, bytes := range g.reservations() {
-		used += bytes
+	for _, r := range g.reservations() {
+		used += r.Bytes
 	}
 	for _, p := range g.processes() {
 		used += p.Bytes
@@ -157,6 +157,14 @@ func (g *board) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	return nvml.Memory_v2{
 		Total: m.Total, Reserved: reserved, Free: m.Free, Used: m.Used - min(m.Used, reserved),
 	}, ret
+}
+
+// GetComputeMode is what the claim that has the GPU wants.
+func (g *board) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+	if slices.ContainsFunc(g.reservations(), func(r reservation) bool { return r.Exclusive }) {
+		return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, g.telemetry()
+	}
+	return nvml.COMPUTEMODE_DEFAULT, g.telemetry()
 }
 
 // GetComputeRunningProcesses lists the processes that hold their files.

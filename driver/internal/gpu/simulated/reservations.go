@@ -22,15 +22,17 @@ const reservationMiB = 256
 // state of the hardware: it stays when the driver dies.
 type reservation struct {
 	Bytes uint64 `json:"bytes"`
+	device.Settings
 }
 
-// Bind sets memory of the GPU aside for a claim. A second time does nothing.
-func (s *Simulator) Bind(gpu device.GPU, claimUID string) error {
+// Bind sets memory of the GPU aside for a claim, and its mode. A second time
+// does nothing.
+func (s *Simulator) Bind(gpu device.GPU, claimUID string, settings device.Settings) error {
 	g, err := s.at(gpu)
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(reservation{Bytes: reservationMiB * mib})
+	data, err := json.Marshal(reservation{Bytes: reservationMiB * mib, Settings: settings})
 	if err != nil {
 		return fmt.Errorf("bind GPU %d: %w", gpu.Index, err)
 	}
@@ -42,7 +44,7 @@ func (s *Simulator) Bind(gpu device.GPU, claimUID string) error {
 	return nil
 }
 
-// Unbind gives the memory of a claim back. An unknown claim is not an error.
+// Unbind gives the memory of a claim back, and ends its mode. An unknown claim is not an error.
 func (s *Simulator) Unbind(gpu device.GPU, claimUID string) error {
 	g, err := s.at(gpu)
 	if err != nil {
@@ -75,13 +77,17 @@ func (s *Simulator) Bound(gpu device.GPU) ([]string, error) {
 
 // Edits is what a container needs to use the GPU: the place where its
 // processes say so.
-func (s *Simulator) Edits(gpu device.GPU) cdi.Edits {
+func (s *Simulator) Edits(gpu device.GPU, settings device.Settings) cdi.Edits {
 	g, err := s.at(gpu)
 	if err != nil {
 		return cdi.Edits{}
 	}
+	env := []string{api.EnvSimulated + "=true"}
+	if settings.Exclusive {
+		env = append(env, api.ExclusiveEnvName(gpu.Name)+"=true")
+	}
 	return cdi.Edits{
-		Env: []string{api.EnvSimulated + "=true"},
+		Env: env,
 		Mounts: []cdi.Mount{{
 			Node:      g.processesDir(),
 			Container: filepath.Join(api.ContainerHardwareDir, gpu.Name, api.ProcessesName),
@@ -101,12 +107,12 @@ func (g *board) reservation(claimUID string) string {
 	return filepath.Join(g.reservationsDir(), claimUID+".json")
 }
 
-func (g *board) reservations() []uint64 {
+func (g *board) reservations() []reservation {
 	entries, err := os.ReadDir(g.reservationsDir())
 	if err != nil {
 		return nil
 	}
-	var all []uint64
+	var all []reservation
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") {
 			continue
@@ -117,7 +123,7 @@ func (g *board) reservations() []uint64 {
 		}
 		var r reservation
 		if json.Unmarshal(data, &r) == nil {
-			all = append(all, r.Bytes)
+			all = append(all, r)
 		}
 	}
 	return all

@@ -414,9 +414,20 @@ func TestReservationsStayUntilTheyAreGivenBack(t *testing.T) {
 		}
 		return u.UsedBytes
 	}
+	mode := func(n node) nvml.ComputeMode {
+		h, ret := n.sim.DeviceGetHandleByIndex(0)
+		if ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+		mode, ret := h.GetComputeMode()
+		if ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+		return mode
+	}
 	idle := used(n)
 	for range 2 {
-		if err := n.sim.Bind(g, "claim"); err != nil {
+		if err := n.sim.Bind(g, "claim", device.Settings{Exclusive: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -425,6 +436,9 @@ func TestReservationsStayUntilTheyAreGivenBack(t *testing.T) {
 	}
 	// The death of the driver changes nothing.
 	n = boot(t, n.dir)
+	if got := mode(n); got != nvml.COMPUTEMODE_EXCLUSIVE_PROCESS {
+		t.Errorf("the compute mode is %v with an exclusive claim", got)
+	}
 	if claims, err := n.sim.Bound(g); err != nil || len(claims) != 1 || claims[0] != "claim" {
 		t.Errorf("claims are %v, %v", claims, err)
 	}
@@ -435,6 +449,9 @@ func TestReservationsStayUntilTheyAreGivenBack(t *testing.T) {
 	}
 	if got := used(n); got != idle {
 		t.Errorf("%d bytes are used, %d before", got, idle)
+	}
+	if got := mode(n); got != nvml.COMPUTEMODE_DEFAULT {
+		t.Errorf("the compute mode is %v without a claim", got)
 	}
 }
 

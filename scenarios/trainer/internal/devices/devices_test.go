@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -161,6 +162,36 @@ func TestAReplacementDoesNotDisturbItsPredecessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkProcesses(t, c.processes(granted.Devices[0]), 0)
+}
+
+func TestOneProcessAtATimeOnAnExclusiveGPU(t *testing.T) {
+	c := given(t, "gpu-0")
+	c.Environ = append(c.Environ, api.ExclusiveEnvName("gpu-0")+"=true")
+	granted, err := c.Check(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Given what a dead process has left, which counts for nothing,
+	if err := os.WriteFile(filepath.Join(c.processes(granted.Devices[0]), "dead.json"), []byte(`{"pid":1}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	first, err := c.Use(granted, api.Process{PID: 1, Name: "first"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Use(granted, api.Process{PID: 2, Name: "second"}); !errors.Is(err, ErrExclusive) {
+		t.Errorf("the second process got %v", err)
+	}
+	if err := first(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := c.Use(granted, api.Process{PID: 2, Name: "second"})
+	if err != nil {
+		t.Fatalf("after the first has ended: %v", err)
+	}
+	if err := second(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func checkProcesses(t *testing.T, folder string, want int) {

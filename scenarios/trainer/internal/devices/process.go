@@ -15,8 +15,9 @@ import (
 )
 
 // Use makes the process a user of the granted simulated GPUs, each with the
-// given memory, as creating a CUDA context does on real ones. release ends the
-// use; so does the process's end, however it comes, because the kernel drops the
+// given memory, as creating a CUDA context does on real ones: on a GPU that its
+// claim has made exclusive, only if no other process does. release ends the use;
+// so does the process's end, however it comes, because the kernel drops the
 // locks. For real GPUs it does nothing.
 func (c Container) Use(g Granted, process api.Process) (release func() error, err error) {
 	var held []*use
@@ -35,7 +36,8 @@ func (c Container) Use(g Granted, process api.Process) (release func() error, er
 		return nil, fmt.Errorf("use GPU: %w", err)
 	}
 	for _, ref := range g.Devices {
-		u, err := register(c.processes(ref), uniqueName(process.Name), content)
+		exclusive := c.env(api.ExclusiveEnvName(ref.Name)) == "true"
+		u, err := register(c.processes(ref), uniqueName(process.Name), content, exclusive)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("use %s: %w", ref.Name, err), release())
 		}
@@ -44,9 +46,26 @@ func (c Container) Use(g Granted, process api.Process) (release func() error, er
 	return release, nil
 }
 
+// ErrExclusive marks the refusal of a second process on an exclusive GPU.
+var ErrExclusive = errors.New("the GPU is for one process at a time, and another one uses it")
+
 // register makes a locked file under its final name, so that no reader sees it
 // without its lock or its content.
-func register(folder, name string, content []byte) (_ *use, err error) {
+func register(folder, name string, content []byte, exclusive bool) (_ *use, err error) {
+	if exclusive {
+		// Two that come together must not both find nobody there.
+		dir, err := os.Open(folder)
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+		if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+			return nil, fmt.Errorf("lock %q: %w", folder, err)
+		}
+		if used, err := inUse(folder); err != nil || used {
+			return nil, errors.Join(err, ErrExclusive)
+		}
+	}
 	// The hidden name has no extension .json: readers pass over it.
 	temporary := filepath.Join(folder, "."+name+".new")
 	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
@@ -69,6 +88,31 @@ func register(folder, name string, content []byte) (_ *use, err error) {
 		return nil, err
 	}
 	return &use{file: f, path: final}, nil
+}
+
+// inUse says whether a process holds its file in a folder.
+func inUse(folder string) (bool, error) {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return false, err
+	}
+	for _, path := range paths {
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has just ended
+		}
+		if err != nil {
+			return false, err
+		}
+		err = errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), f.Close())
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // use is a process's lock on a GPU.
