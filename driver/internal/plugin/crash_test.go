@@ -18,7 +18,7 @@ import (
 
 // victimClaims are the claims in every cluster of a victim.
 func victimClaims() []*resourceapi.ResourceClaim {
-	return []*resourceapi.ResourceClaim{claim("a", "gpu-0", "gpu-1"), claim("thief", "gpu-1"), claim("bystander", "gpu-2")}
+	return append(randomVictimClaims(), claim("a", "gpu-0", "gpu-1"), claim("thief", "gpu-1"), claim("bystander", "gpu-2"))
 }
 
 // victim is a driver in a process of its own.
