@@ -60,6 +60,7 @@ if [ "$size" = all ]; then
     DRA_LAB_CLUSTER=$cluster go test -race -p 1 ./lab/install/... ./lab/fault/...
   )
 fi
+sync # what was built may still be on its way to the disk
 counted scenarios bin/lab run --name "$cluster" --junit diagnostics/junit.xml "${run[@]}"
 # Limits are for a machine with nothing else to do. One that is missed is measured once more,
 # and then it has to hold.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 	kind "sigs.k8s.io/kind/pkg/cluster"
 	"sigs.k8s.io/yaml"
@@ -194,7 +195,7 @@ func (m *maker) reuse(ctx context.Context) (*Cluster, error) {
 			return fail(err)
 		}
 	}
-	if _, err := os.Stat(c.Kubeconfig()); err != nil {
+	if _, err := clientcmd.LoadFromFile(c.Kubeconfig()); err != nil { // kind does not replace it whole
 		if err := m.engine.kindProvider(newLogger(m.ui)).ExportKubeConfig(m.Name, c.Kubeconfig(), false); err != nil {
 			return fail(kindError(ctx, err))
 		}
@@ -271,7 +272,14 @@ func (m *maker) make(ctx context.Context, s *state) (err error) {
 	if err := m.waitReady(ctx, newCluster(m.engine, found)); err != nil {
 		return err
 	}
-	if s.Merged, err = mergeKubeconfig(provider, m.Name, s.Merged); err != nil {
+	if s.Merged, err = planMerge(m.Name, s.Merged); err == nil {
+		// Recorded first: an interruption must leave no context that nobody removes.
+		if err := m.found.dir.write(*s); err != nil {
+			return err
+		}
+		err = s.Merged.merge(provider, m.Name)
+	}
+	if err != nil {
 		m.ui.Warn("%v; use \"lab env\"", err) // the cluster has its own
 	}
 	s.Phase = phaseReady
@@ -456,15 +464,18 @@ func (s survey) removeFailed(ctx context.Context, e engine) error {
 }
 
 // emptyShared empties the shared directory from inside of a node if we may not:
-// Pods leave files of root there.
+// Pods leave files of root there. If no node runs, one is started for it.
 func (s survey) emptyShared(ctx context.Context, e engine) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	for _, c := range s.nodes() {
-		if c.running() {
-			return e.exec(ctx, c.name, nil, nil, "find", SharedDir, "-mindepth", "1", "-delete")
-		}
+	nodes := s.nodes()
+	if len(nodes) == 0 {
+		return nil
 	}
-	return nil
+	node := nodes[max(0, slices.IndexFunc(nodes, container.running))]
+	if err := e.start(ctx, []container{node}); err != nil {
+		return err
+	}
+	return e.exec(ctx, node.name, nil, nil, "find", SharedDir, "-mindepth", "1", "-delete")
 }

@@ -56,9 +56,9 @@ func userKubeconfig() (string, error) {
 	return filepath.Join(home, ".kube", "config"), nil
 }
 
-// mergeKubeconfig makes the cluster's context the current one of the user's
-// kubeconfig, as kind does. Before is what an earlier merge recorded.
-func mergeKubeconfig(provider *kind.Provider, name string, before merged) (merged, error) {
+// planMerge finds out what a merge will change, without doing it. Before is what
+// an earlier merge recorded.
+func planMerge(name string, before merged) (merged, error) {
 	path, err := userKubeconfig()
 	if err != nil {
 		return before, err
@@ -75,13 +75,19 @@ func mergeKubeconfig(provider *kind.Provider, name string, before merged) (merge
 	if config, err := clientcmd.LoadFromFile(path); err == nil && config.CurrentContext != ContextName(name) {
 		m.Previous = config.CurrentContext
 	}
-	if err := provider.ExportKubeConfig(name, path, false); err != nil {
-		return before, fmt.Errorf("merge context %s into %s: %w", ContextName(name), path, err)
-	}
 	return m, nil
 }
 
-// unmerge undoes it: the context goes, the one before becomes current again if
+// merge makes the cluster's context the current one of the user's kubeconfig, as
+// kind does.
+func (m merged) merge(provider *kind.Provider, name string) error {
+	if err := provider.ExportKubeConfig(name, m.Path, false); err != nil {
+		return fmt.Errorf("merge context %s into %s: %w", ContextName(name), m.Path, err)
+	}
+	return nil
+}
+
+// unmerge undoes merge, done or not: the context goes, the one before becomes current again if
 // it is still there, and a file or directory that was made for it goes with it.
 func (m merged) unmerge(name string) error {
 	if m.Path == "" {

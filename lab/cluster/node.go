@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/kind/pkg/cluster/constants"
@@ -73,9 +74,11 @@ mkdir -p "${1%/*}/"
 temp=$(mktemp "${1%/*}/.${1##*/}.XXXXXX")
 trap 'rm -f "$temp"' EXIT
 cat >"$temp"
+# An engine's client that is killed looks like the end of the data.
+[ "$(wc -c <"$temp")" -eq "$3" ]
 chmod "$2" "$temp"
 mv -f "$temp" "$1"`
-	_, err := n.Exec(ctx, bytes.NewReader(data), "/bin/sh", "-c", script, "sh", name, fmt.Sprintf("%o", mode.Perm()))
+	_, err := n.Exec(ctx, bytes.NewReader(data), "/bin/sh", "-c", script, "sh", name, fmt.Sprintf("%o", mode.Perm()), strconv.Itoa(len(data)))
 	if err != nil {
 		return fmt.Errorf("write file %q on node %q: %w", name, n.Name(), err)
 	}

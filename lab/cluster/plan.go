@@ -102,6 +102,9 @@ func newPlan(in PlanInput) (*plan, error) {
 		p.config = DefaultConfig()
 	}
 	p.config.TypeMeta = v1alpha4.TypeMeta{Kind: configKind, APIVersion: configAPIVersion}
+	if given := p.config.Name; given != "" && given != in.Name {
+		p.add(Addition{What: "name: " + in.Name, Why: fmt.Sprintf("--name says so, the config says %q", given)})
+	}
 	p.config.Name = in.Name
 	if len(p.config.Nodes) == 0 {
 		p.config.Nodes = []v1alpha4.Node{{Role: v1alpha4.ControlPlaneRole}}

@@ -52,6 +52,18 @@ func All() []Scenario {
 			Name: "kubelet-restart", Test: "TestKubeletRestart", Nodes: true,
 			Proves: "a kubelet that restarts leaves a running Pod and its GPU alone, and can still unprepare",
 		},
+		{
+			Name: "config", Test: "TestConfig", Short: true, Nodes: true,
+			Proves: "a claim's configuration reaches the GPU and its programs, and a wrong one is refused when it is written",
+		},
+		{
+			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
+			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
+		},
+		{
+			Name: "churn", Test: "TestChurn", Nodes: true,
+			Proves: "Pods come and go while the driver is killed fifty times, and every Pod runs",
+		},
 	}
 }
 

@@ -2,14 +2,21 @@ package stage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path"
+	"slices"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/e2e-framework/klient/decoder"
 	"sigs.k8s.io/e2e-framework/klient/k8s"
 	"sigs.k8s.io/e2e-framework/klient/k8s/resources"
@@ -90,4 +97,36 @@ func (s *Stage) fillInPod(spec *corev1.PodSpec) {
 			v.VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: sharedDir(s.Namespace), Type: &kind}}
 		}
 	}
+}
+
+// AwaitJobs waits until every Job of the scenario has ended, and returns them.
+func (s *Stage) AwaitJobs(ctx context.Context, d time.Duration) ([]batchv1.Job, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("not within %s", d))
+	defer cancel()
+	client := s.Client.BatchV1().Jobs(s.Namespace)
+	running := map[string]bool{}
+	note := func(object any) {
+		if job, ok := object.(*batchv1.Job); ok {
+			running[job.Name] = !slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+				return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+			})
+		}
+	}
+	ended := func() bool { return !slices.Contains(slices.Collect(maps.Values(running)), true) }
+	_, err := watchtools.UntilWithSync(ctx, listWatch("", client.List, client.Watch), &batchv1.Job{},
+		func(store cache.Store) (bool, error) {
+			for _, object := range store.List() {
+				note(object)
+			}
+			return ended(), nil
+		},
+		func(e watch.Event) (bool, error) { note(e.Object); return ended(), nil })
+	if err != nil {
+		return nil, fmt.Errorf("wait for Jobs: %w", cmp.Or(context.Cause(ctx), err))
+	}
+	list, err := client.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list Jobs: %w", err)
+	}
+	return list.Items, nil
 }
