@@ -24,6 +24,7 @@ var allowed = []struct {
 	{from: "scenarios/trainer", to: []string{"scenarios/trainer", "driver/api", "lab/timeline/workload"}},
 	{from: "scenarios", to: []string{"scenarios", "lab", "manifests", "driver/api", "driver/draconn"}},
 	{from: "lab", to: []string{"lab", "manifests", "driver/api", "driver/draconn"}},
+	{from: "driver/api/v1alpha1", to: []string{"driver/api"}},
 	{from: "driver/api", to: nil},
 	{from: "driver/draconn", to: []string{"driver/draconn"}},
 	{from: "driver", to: []string{"driver"}},

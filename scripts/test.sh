@@ -47,10 +47,13 @@ counted() {
 trap finish EXIT
 bin/lab up --name "$cluster"
 go test -race "${unit[@]}" ./...
-# What comes from outside the driver.
+# What comes from outside the driver, all fuzzers side by side.
+fuzzers=()
 for fuzzer in driver/api/v1alpha1:FuzzParse driver/internal/cdi:FuzzNames driver/internal/checkpoint:FuzzCheckpoint; do
-  go test -run '^$' -fuzz "^${fuzzer#*:}\$" -fuzztime "$fuzz" "./${fuzzer%:*}"
+  go test -run '^$' -fuzz "^${fuzzer#*:}\$" -fuzztime "$fuzz" -parallel 1 "./${fuzzer%:*}" &
+  fuzzers+=($!)
 done
+for fuzzer in "${fuzzers[@]}"; do wait "$fuzzer"; done
 # What measures time skips itself under the race detector.
 go test -count=1 -run 'TestCallOverhead|TestFirstCallIsWarm' ./driver/draconn
 if [ "$size" = all ]; then

@@ -113,7 +113,10 @@ func TestApplyKeepsTheOrderAndOwnsItsFields(t *testing.T) {
 		"clusterroles/dra-lab-driver", "clusterrolebindings/dra-lab-driver",
 		"validatingadmissionpolicies/resourceslices.gpu.lab.example",
 		"validatingadmissionpolicybindings/resourceslices.gpu.lab.example",
-		"deviceclasses/gpu.lab.example", "configmaps/lab", "daemonsets/driver",
+		"deviceclasses/gpu.lab.example",
+		"validatingadmissionpolicies/config.gpu.lab.example",
+		"validatingadmissionpolicybindings/config.gpu.lab.example",
+		"configmaps/lab", "daemonsets/driver",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)

@@ -415,9 +415,9 @@ func TestClaimsThatNoLongerExistAreCollected(t *testing.T) {
 	eventually(t, "the one in use is reported", func() bool { return d.reports.has(api.StepError, "not while it is used") })
 	same(t, "specs", []string{"here", "used"}, m.specs(t))
 	same(t, "reservations", []string{"gpu-2/used", "gpu-3/here"}, m.reservations(t))
-	if !d.reports.has(api.StepCollected, "uid-of-another") || !d.reports.has(api.StepCollected, "no longer exists") {
-		t.Error("not reported as collected")
-	}
+	eventually(t, "both are reported", func() bool {
+		return d.reports.has(api.StepCollected, "uid-of-another") && d.reports.has(api.StepCollected, "no longer exists")
+	})
 	release()
 	eventually(t, "the last one is collected", func() bool { return slices.Equal(d.claims(t), []string{"here"}) })
 }
