@@ -171,7 +171,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	driver, err := plugin.Open(ctx, plugin.Config{
 		Events: broadcaster.NewRecorder(scheme.Scheme, api.DriverName),
 		Node:   f.node, Client: client,
-		Hardware: gpus, Binder: lib, Simulated: true,
+		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
 		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
 		Reports: reports,
 	})

@@ -45,7 +45,7 @@ counted() {
 
 # The engine and the node image first: unit tests of the packages that work on them need both.
 trap finish EXIT
-bin/lab up --name "$cluster"
+bin/lab up --name "$cluster" --gpus simulated=h100:4,t4:1:shared
 go test -race "${unit[@]}" ./...
 # What comes from outside the driver, all fuzzers side by side.
 fuzzers=()
@@ -57,6 +57,8 @@ for fuzzer in "${fuzzers[@]}"; do wait "$fuzzer"; done
 # What measures time skips itself under the race detector.
 go test -count=1 -run 'TestCallOverhead|TestFirstCallIsWarm' ./driver/draconn
 if [ "$size" = all ]; then
+  # In full only without the race detector, with which a driver starts slowly.
+  go test -count=1 -timeout 20m -run TestRandomKills ./driver/internal/plugin
   # Tests of packages that work on a running lab, one after another.
   (
     eval "$(bin/lab env --name "$cluster")"

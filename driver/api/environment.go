@@ -19,6 +19,9 @@ const (
 	// GPU may be used by one process at a time. Real ones see to that
 	// themselves.
 	EnvExclusivePrefix = "DRA_LAB_EXCLUSIVE_"
+	// EnvMemoryPrefix begins the variable with the bytes that a claim has of a
+	// GPU, if it has not all of them.
+	EnvMemoryPrefix = "DRA_LAB_MEMORY_"
 	// EnvSimulated is "true" when the GPUs are simulated, else absent.
 	EnvSimulated = "DRA_LAB_SIMULATED"
 	// EnvNVIDIAVisibleDevices tells an NVIDIA container runtime, where one is
@@ -78,6 +81,10 @@ func DeviceEnvName(device string) string { return EnvDevicePrefix + envWord(devi
 // ExclusiveEnvName is the name of the variable that says whether a GPU may be
 // used by one process at a time.
 func ExclusiveEnvName(device string) string { return EnvExclusivePrefix + envWord(device) }
+
+// MemoryEnvName is the name of the variable with the bytes that a claim has of
+// a GPU.
+func MemoryEnvName(device string) string { return EnvMemoryPrefix + envWord(device) }
 
 // envWord makes a device name part of a variable's name.
 func envWord(device string) string {

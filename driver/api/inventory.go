@@ -25,7 +25,12 @@ func Profiles() []string {
 type GPUs struct {
 	Profile string `json:"profile"` // one of Profiles
 	Count   int    `json:"count"`   // at least 1
+	// Shared lets claims have a part of a GPU's memory each.
+	Shared bool `json:"shared,omitempty"`
 }
+
+// sharedWord ends the short form of GPUs that are shared.
+const sharedWord = "shared"
 
 // Inventory is the content of InventoryName: the simulated GPUs of one node,
 // in the order of their index. Devices are named gpu-0, gpu-1 and so on
@@ -52,10 +57,11 @@ func ParseInventory(data []byte) (Inventory, error) {
 }
 
 // ParseGPUs reads the short form of an inventory, "h100:4" or
-// "h100:2,t4:2". A profile without a count means one GPU.
+// "h100:2,t4:2:shared". A profile without a count means one GPU.
 func ParseGPUs(s string) (Inventory, error) {
 	var inv Inventory
 	for part := range strings.SplitSeq(s, ",") {
+		part, shared := strings.CutSuffix(part, ":"+sharedWord)
 		profile, count, found := strings.Cut(part, ":")
 		n := 1
 		if found {
@@ -64,7 +70,7 @@ func ParseGPUs(s string) (Inventory, error) {
 				return Inventory{}, fmt.Errorf("parse GPUs %q: count %q is not a number", s, count)
 			}
 		}
-		inv.GPUs = append(inv.GPUs, GPUs{Profile: profile, Count: n})
+		inv.GPUs = append(inv.GPUs, GPUs{Profile: profile, Count: n, Shared: shared})
 		if len(inv.GPUs) > MaxGPUs {
 			return Inventory{}, fmt.Errorf("parse GPUs: more than %d entries", MaxGPUs)
 		}
@@ -79,7 +85,11 @@ func ParseGPUs(s string) (Inventory, error) {
 func (inv Inventory) String() string {
 	parts := make([]string, 0, len(inv.GPUs))
 	for _, g := range inv.GPUs {
-		parts = append(parts, g.Profile+":"+strconv.Itoa(g.Count))
+		part := g.Profile + ":" + strconv.Itoa(g.Count)
+		if g.Shared {
+			part += ":" + sharedWord
+		}
+		parts = append(parts, part)
 	}
 	return strings.Join(parts, ",")
 }
@@ -91,6 +101,17 @@ func (inv Inventory) Profiles() []string {
 		all = append(all, slices.Repeat([]string{g.Profile}, g.Count)...)
 	}
 	return all
+}
+
+// Shared says whether the GPU of an index is shared.
+func (inv Inventory) Shared(index int) bool {
+	for _, g := range inv.GPUs {
+		if index < g.Count {
+			return g.Shared
+		}
+		index -= g.Count
+	}
+	return false
 }
 
 func (inv Inventory) validate() error {

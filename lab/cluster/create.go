@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -311,13 +313,26 @@ func (m *maker) runKind(ctx context.Context, provider *kind.Provider) error {
 			kind.CreateWithRetain(true),
 		)
 	}()
+	var ended error
 	select {
-	case err := <-done:
-		return err
+	case ended = <-done:
+		// An interrupt on a terminal reaches kind's commands, too, and may reach
+		// them first.
+		if !interrupted(ended) {
+			return ended
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(abortInterval):
+			return ended // somebody else's
+		}
 	case <-ctx.Done():
 	}
 	cause := context.Cause(ctx)
 	m.ui.Info("stopping: %v", cause)
+	if ended != nil {
+		return cause
+	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 	defer cancel()
 	ticker := time.NewTicker(abortInterval)
@@ -337,6 +352,20 @@ func (m *maker) runKind(ctx context.Context, provider *kind.Provider) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// interrupted says whether kind failed because a command of its got an interrupt.
+func interrupted(err error) bool {
+	failed := failedCommand(err)
+	if failed == nil {
+		return false
+	}
+	var exit *exec.ExitError
+	if !errors.As(failed.Inner, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && (status.Signaled() && status.Signal() == syscall.SIGINT || status.ExitStatus() == 128+int(syscall.SIGINT))
 }
 
 // removeNodes removes the containers of the cluster that are ours.

@@ -3,8 +3,10 @@ package cluster
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	kindexec "sigs.k8s.io/kind/pkg/exec"
 
 	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
@@ -387,5 +390,18 @@ func TestContainersOfAnEngineThatGoesAway(t *testing.T) {
 				t.Errorf("got %d containers, %v; want %d", len(got), err, tc.want)
 			}
 		})
+	}
+}
+
+func TestInterruptedCommandsOfKind(t *testing.T) {
+	for script, want := range map[string]bool{"kill -INT $$": true, "exit 130": true, "kill -TERM $$": false, "exit 1": false} {
+		inner := exec.Command("sh", "-c", script).Run()
+		err := fmt.Errorf("start control plane: %w", &kindexec.RunError{Command: []string{"docker"}, Inner: inner})
+		if got := interrupted(err); got != want {
+			t.Errorf("after %q (%v): %t, want %t", script, inner, got, want)
+		}
+	}
+	if interrupted(nil) || interrupted(errors.New("no command")) {
+		t.Error("an error of no command is taken for an interrupt")
 	}
 }

@@ -18,6 +18,7 @@ func TestParseGPUs(t *testing.T) {
 		{"simulated", "simulated=h100:4", 4},
 		{"simulated=a100:8", "simulated=a100:8", 8},
 		{"simulated=h100:2,t4:1", "simulated=h100:2,t4:1", 3},
+		{"simulated=h100:2,t4:shared", "simulated=h100:2,t4:1:shared", 3},
 	} {
 		t.Run(c.in, func(t *testing.T) {
 			got, err := ParseGPUs(c.in)

@@ -44,7 +44,12 @@ func (c *claimDiff) add(e Event, format string, args ...any) {
 }
 
 func (c *claimDiff) created() {
-	if owner := metav1.GetControllerOf(c.now); owner != nil {
+	owner := metav1.GetControllerOf(c.now)
+	if owner != nil && c.now.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true" {
+		c.add(Event{Component: Scheduler, Kind: ClaimCreated}, "created for the resource names of %s %s", owner.Kind, owner.Name)
+		return
+	}
+	if owner != nil {
 		c.add(Event{Component: ControllerManager, Kind: ClaimCreated}, "created from the template for %s %s", owner.Kind, owner.Name)
 		return
 	}

@@ -57,6 +57,14 @@ func All() []Scenario {
 			Proves: "a claim's configuration reaches the GPU and its programs, and a wrong one is refused when it is written",
 		},
 		{
+			Name: "requests", Test: "TestRequests", Short: true, Nodes: true,
+			Proves: "alternatives, resource names and admin access all lead a program to the GPU that it was given",
+		},
+		{
+			Name: "shared-gpu", Test: "TestSharedGPU", Short: true, Nodes: true,
+			Proves: "claims have parts of one shared GPU's memory, as many as fit (needs a GPU that is shared)",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

@@ -91,11 +91,13 @@ func (t *trainer) work(ctx context.Context, leave <-chan struct{}) (err error) {
 	if err != nil {
 		return fmt.Errorf("read host name: %w", err)
 	}
-	release, err := container.Use(granted, api.Process{PID: os.Getpid(), Bytes: t.options.Memory, Name: name})
-	if err != nil {
-		return err
+	if t.options.Memory > 0 {
+		release, err := container.Use(granted, api.Process{PID: os.Getpid(), Bytes: t.options.Memory, Name: name})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, release()) }()
 	}
-	defer func() { err = errors.Join(err, release()) }()
 
 	t.emit(workload.Line{
 		Time: time.Now(), Event: workload.EventStarted, Rank: t.options.Rank, World: t.settings.World,

@@ -386,3 +386,38 @@ func TestLeaksOutliveTheirClaimUntilMendedOrReboot(t *testing.T) {
 		t.Errorf("after a reboot: %v", got)
 	}
 }
+
+func TestSharesOfADeviceFitIntoItsMemory(t *testing.T) {
+	s := open(t, path(t), "boot-1")
+	share := func(uid string, bytes uint64) checkpoint.Entry {
+		e := entry(uid, "gpu-0")
+		e.Devices[0].Share, e.Devices[0].MemoryBytes = "share-"+uid, 100
+		e.Devices[0].Settings.MemoryBytes = bytes
+		return e
+	}
+	refused := func(what string, e checkpoint.Entry) {
+		t.Helper()
+		if _, err := s.Start(t.Context(), e); !errors.Is(err, checkpoint.ErrHeld) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	start(t, s, share("a", 60), true)
+	start(t, s, share("b", 40), true)
+	refused("more than there is", share("c", 1))
+	refused("the whole device", entry("d", "gpu-0"))
+	twice := share("e", 0)
+	twice.Devices[0].Share = "share-a"
+	refused("the share of another claim", twice)
+	start(t, s, share("a", 60), true) // again
+	if err := s.Remove(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	start(t, s, share("c", 40), true)
+	for _, uid := range []string{"a", "c"} {
+		if err := s.Remove(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, s, entry("d", "gpu-0"), true)
+	refused("a share of a whole device", share("a", 1))
+}

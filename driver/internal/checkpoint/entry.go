@@ -55,6 +55,11 @@ type Device struct {
 	// Shared means that the claim only looks at the device (admin access) and
 	// does not keep others from holding it.
 	Shared bool `json:"shared,omitempty"`
+	// Share identifies the part of a shared device that the claim has; its size
+	// is in Settings. Empty means the whole device.
+	Share string `json:"share,omitempty"`
+	// MemoryBytes is all of the device's memory, if the claim has a share.
+	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
 	// Settings are those that the device has for the claim.
 	Settings device.Settings `json:"settings,omitzero"`
 	// BaselineBytes is the memory in use before the claim was prepared, nil if
@@ -86,7 +91,7 @@ func (e Entry) check() error {
 // sameDevices says whether both grant the same devices for the same requests.
 func (e Entry) sameDevices(other Entry) bool {
 	return slices.EqualFunc(e.Devices, other.Devices, func(a, b Device) bool {
-		return a.Request == b.Request && a.Pool == b.Pool && a.Name == b.Name && a.UUID == b.UUID && a.Shared == b.Shared
+		return a.Request == b.Request && a.Pool == b.Pool && a.Name == b.Name && a.UUID == b.UUID && a.Shared == b.Shared && a.Share == b.Share
 	})
 }
 
@@ -137,23 +142,40 @@ func (s State) start(want Entry) (Entry, error) {
 			}
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(s.Claims)) {
-		if uid == want.UID {
-			continue
-		}
-		for _, held := range s.Claims[uid].Devices {
-			if held.Shared {
-				continue
-			}
-			for _, d := range want.Devices {
-				if !d.Shared && d.Pool == held.Pool && d.Name == held.Name {
-					e := s.Claims[uid]
-					return Entry{}, fmt.Errorf("device %q: %w: %s/%s (%s)", d.Name, ErrHeld, e.Namespace, e.Name, e.UID)
-				}
-			}
+	for _, d := range want.Devices {
+		if err := s.free(d, want.UID); err != nil {
+			return Entry{}, err
 		}
 	}
 	want.Phase = Started
 	s.Claims[want.UID] = want
 	return want, nil
+}
+
+// free says whether a claim may have a device: nobody else holds it, or what
+// others hold are shares that leave enough of the memory for one more.
+func (s State) free(d Device, uid string) error {
+	if d.Shared {
+		return nil
+	}
+	used := d.Settings.MemoryBytes
+	for _, other := range slices.Sorted(maps.Keys(s.Claims)) {
+		if other == uid {
+			continue
+		}
+		e := s.Claims[other]
+		for _, held := range e.Devices {
+			if held.Shared || held.Pool != d.Pool || held.Name != d.Name {
+				continue
+			}
+			if d.Share == "" || held.Share == "" || d.Share == held.Share {
+				return fmt.Errorf("device %q: %w: %s/%s (%s)", d.Name, ErrHeld, e.Namespace, e.Name, e.UID)
+			}
+			if used += held.Settings.MemoryBytes; used > d.MemoryBytes {
+				return fmt.Errorf("device %q: %w: %s/%s (%s) and others have too much of its memory for %d bytes more",
+					d.Name, ErrHeld, e.Namespace, e.Name, e.UID, d.Settings.MemoryBytes)
+			}
+		}
+	}
+	return nil
 }

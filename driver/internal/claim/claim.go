@@ -15,7 +15,9 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
+	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/api/v1alpha1"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
 )
@@ -30,6 +32,9 @@ type Assignment struct {
 	// Monitor means admin access: the claim looks at the device and does not
 	// hold it.
 	Monitor bool
+	// Share identifies the part of a shared GPU that the claim has; its size is
+	// in Settings. Empty means the whole GPU.
+	Share string
 	// Settings are those that claim and class configure for the request. A
 	// claim that only looks changes none.
 	Settings device.Settings
@@ -78,11 +83,16 @@ func Resolve(c *resourceapi.ResourceClaim, inv Inventory) ([]Assignment, error) 
 			return nil, fmt.Errorf("request %q: device %q: %w", r.Request, r.Device, err)
 		}
 		if seen[r.Device] {
-			return nil, fmt.Errorf("request %q: device %q: allocated twice in one claim", r.Request, r.Device)
+			return nil, fmt.Errorf("request %q: device %q: allocated twice in one claim, ask for different ones with a constraint distinctAttribute on uuid", r.Request, r.Device)
 		}
 		seen[r.Device] = true
 		if !a.Monitor {
+			bytes := a.Settings.MemoryBytes
 			a.Settings = settings(configs, a.Request)
+			a.Settings.MemoryBytes = bytes
+			if a.Share != "" && a.Settings.Exclusive {
+				return nil, fmt.Errorf("request %q: device %q: a share of a GPU cannot be %s", r.Request, r.Device, v1alpha1.Exclusive)
+			}
 		}
 		assigned = append(assigned, a)
 	}
@@ -97,15 +107,44 @@ func resolve(r resourceapi.DeviceRequestAllocationResult, inv Inventory) (Assign
 	if !ok {
 		return Assignment{}, errors.New("does not exist on this node")
 	}
-	if r.ShareID != nil || len(r.ConsumedCapacity) > 0 {
-		return Assignment{}, errors.New("allocated as a share, but the driver publishes whole devices only")
-	}
-	return Assignment{
+	a := Assignment{
 		Request: r.Request,
 		Pool:    r.Pool,
 		GPU:     gpu,
 		Monitor: r.AdminAccess != nil && *r.AdminAccess,
-	}, nil
+	}
+	if a.Monitor || r.ShareID == nil && len(r.ConsumedCapacity) == 0 {
+		return a, nil
+	}
+	if !gpu.Shared {
+		return Assignment{}, errors.New("allocated as a share, but the device is not shared")
+	}
+	bytes, err := consumed(r, inv.Driver)
+	if err != nil {
+		return Assignment{}, err
+	}
+	if r.ShareID == nil || bytes == 0 || bytes > gpu.MemoryBytes {
+		return Assignment{}, fmt.Errorf("share %s of %d bytes: want an ID and at most %d bytes", ptr.Deref(r.ShareID, "without ID"), bytes, gpu.MemoryBytes)
+	}
+	a.Share, a.Settings.MemoryBytes = string(*r.ShareID), bytes
+	return a, nil
+}
+
+// consumed is how much memory a result has of its device. The name may be given
+// with the driver's domain or without.
+func consumed(r resourceapi.DeviceRequestAllocationResult, driver string) (uint64, error) {
+	q, ok := r.ConsumedCapacity[api.CapacityMemory]
+	if !ok {
+		q, ok = r.ConsumedCapacity[resourceapi.QualifiedName(driver+"/"+api.CapacityMemory)]
+	}
+	if !ok {
+		return 0, errors.New("allocated as a share without a part of the memory")
+	}
+	bytes, exact := q.AsInt64()
+	if !exact || bytes < 0 {
+		return 0, fmt.Errorf("allocated %s of the memory, want a whole number of bytes", q.String())
+	}
+	return uint64(bytes), nil
 }
 
 // configuration is one for this driver.

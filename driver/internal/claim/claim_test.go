@@ -1,11 +1,13 @@
 package claim_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -31,7 +33,14 @@ func TestResolve(t *testing.T) {
 	inventory := claim.Inventory{Driver: "gpu.lab.example", Pool: "node", GPUs: map[string]device.GPU{
 		"gpu-0": {Index: 0, Name: "gpu-0", UUID: "GPU-a"},
 		"gpu-1": {Index: 1, Name: "gpu-1", UUID: "GPU-b"},
+		"gpu-2": {Index: 2, Name: "gpu-2", UUID: "GPU-c", Shared: true, MemoryBytes: 16 << 30},
 	}}
+	share := func(device, id, memory string) result {
+		r := ours("gpu", device)
+		r.ShareID = ptr.To(types.UID(id))
+		r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}
+		return r
+	}
 	config := func(driver string) *resourceapi.ResourceClaim {
 		c := allocated(ours("gpu", "gpu-0"))
 		c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
@@ -81,7 +90,18 @@ func TestResolve(t *testing.T) {
 			claim: allocated(ours("a", "gpu-0"), with(ours("b", "gpu-0"), func(r *result) { r.AdminAccess = ptr.To(true) })),
 			err:   "allocated twice",
 		},
-		{name: "share", claim: allocated(with(ours("gpu", "gpu-0"), func(r *result) { r.ShareID = ptr.To(types.UID("s")) })), err: "as a share"},
+		{name: "share of a whole device", claim: allocated(share("gpu-0", "s", "1Gi")), err: "the device is not shared"},
+		{name: "share", claim: allocated(share("gpu-2", "s", "1Gi")), want: []string{"gpu=gpu-2/s:1073741824"}},
+		{name: "shared device, all of it", claim: allocated(share("gpu-2", "s", "16Gi")), want: []string{"gpu=gpu-2/s:17179869184"}},
+		{name: "shared device, allocated before it was", claim: allocated(ours("gpu", "gpu-2")), want: []string{"gpu=gpu-2"}},
+		{name: "share that is too large", claim: allocated(share("gpu-2", "s", "17Gi")), err: "at most 17179869184"},
+		{name: "share of nothing", claim: allocated(share("gpu-2", "s", "0")), err: "share s of 0 bytes"},
+		{name: "share without a part", claim: allocated(with(ours("gpu", "gpu-2"), func(r *result) { r.ShareID = ptr.To(types.UID("s")) })), err: "without a part"},
+		{
+			name:  "part without a share",
+			claim: allocated(with(share("gpu-2", "s", "1Gi"), func(r *result) { r.ShareID = nil })),
+			err:   "without ID",
+		},
 		{name: "configuration that is none", claim: config("gpu.lab.example"), err: `configuration from FromClaim for requests [gpu]: parse GPUConfig`},
 		{name: "UID with a path", claim: uid("../etc"), err: "claim UID"},
 		{name: "UID that hides", claim: uid(".."), err: "claim UID"},
@@ -97,6 +117,9 @@ func TestResolve(t *testing.T) {
 				text := a.Request + "=" + a.GPU.Name
 				if a.Monitor {
 					text += "?"
+				}
+				if a.Share != "" {
+					text += fmt.Sprintf("/%s:%d", a.Share, a.Settings.MemoryBytes)
 				}
 				got = append(got, text)
 			}

@@ -21,6 +21,8 @@ type GPU struct {
 	DriverVersion string // "580.95.05"
 	CUDAVersion   string // "13.0"
 	Problem       string // empty when everything was readable
+	// Shared means that several claims may have a part of its memory each.
+	Shared bool
 }
 
 // Settings are what a claim wants of a GPU while it has it. The zero value is
@@ -31,6 +33,8 @@ type Settings struct {
 	// TimeSlice is how long a process has the GPU before it is the next one's
 	// turn, in the words of driver/api/v1alpha1; empty is the GPU's own default.
 	TimeSlice string `json:"timeSlice,omitempty"`
+	// MemoryBytes is what the claim may use of the memory; 0 is all of it.
+	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
 }
 
 // Usage is what runs on a GPU.

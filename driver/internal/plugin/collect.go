@@ -110,12 +110,18 @@ func (d *Driver) collect(ctx context.Context, uid, why string) error {
 	return nil
 }
 
-// users says which devices of a claim have processes.
+// users says which devices of a claim have processes. On a shared one they may
+// be somebody else's: then the claim waits for those, too.
 func (d *Driver) users(e checkpoint.Entry) []string {
 	var users []string
 	for _, dev := range e.Devices {
-		if l, ok := d.leftover(dev); ok && l.what == api.LeakProcesses {
-			users = append(users, l.words)
+		gpu, ok := d.inventory.GPUs[dev.Name]
+		if !ok || dev.Shared {
+			continue
+		}
+		usage, err := d.cfg.Hardware.Usage(gpu.Index)
+		if err == nil && len(usage.Processes) > 0 {
+			users = append(users, inUse(dev.Name, usage))
 		}
 	}
 	return users

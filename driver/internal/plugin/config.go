@@ -52,6 +52,9 @@ type Config struct {
 	Client   kubernetes.Interface
 	Hardware Hardware
 	Binder   Binder
+	// Shared says whether claims may have parts of a GPU's memory. Nil means of
+	// none.
+	Shared func(device.GPU) bool
 	// Simulated is published with each device.
 	Simulated bool
 	// PodUID turns on rolling updates: this instance's sockets have names of

@@ -28,6 +28,7 @@ import (
 // Driver is one instance of the driver. Open makes it, Run runs it once.
 type Driver struct {
 	cfg       Config
+	gpus      []device.GPU // by index
 	inventory claim.Inventory
 	store     *checkpoint.Store
 	cdi       *cdi.Dir
@@ -98,6 +99,8 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		told:      map[string]bool{},
 	}
 	for _, gpu := range cfg.Hardware.List() {
+		gpu.Shared = cfg.Shared != nil && cfg.Shared(gpu)
+		d.gpus = append(d.gpus, gpu)
 		d.inventory.GPUs[gpu.Name] = gpu
 	}
 	latched, err := d.readLatched()

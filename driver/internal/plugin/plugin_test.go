@@ -17,13 +17,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
@@ -420,6 +423,48 @@ func TestClaimsThatNoLongerExistAreCollected(t *testing.T) {
 	})
 	release()
 	eventually(t, "the last one is collected", func() bool { return slices.Equal(d.claims(t), []string{"here"}) })
+}
+
+func TestSharesOfOneGPU(t *testing.T) {
+	m := newMachine(t)
+	share := func(name, memory string) *resourceapi.ResourceClaim {
+		c := claim(name, "gpu-0")
+		r := &c.Status.Allocation.Devices.Results[0]
+		r.ShareID = ptr.To(types.UID("share-" + name))
+		r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{api.CapacityMemory: resource.MustParse(memory)}
+		return c
+	}
+	m.allocate(t, share("a", "30Gi"), share("b", "40Gi"), share("c", "20Gi"))
+	shared := func(c *plugin.Config) { c.Shared = func(gpu device.GPU) bool { return gpu.Index == 0 } }
+	d := m.start(t, shared)
+	k := m.register(t, "")
+	// Two fit, a third does not, whatever the scheduler thought,
+	if _, failed := k.prepare(t, "a", "b"); len(failed) > 0 {
+		t.Fatal(failed)
+	}
+	if _, failed := k.prepare(t, "c"); !strings.Contains(failed["c"], "too much of its memory") {
+		t.Errorf("got %v", failed)
+	}
+	spec, err := os.ReadFile(filepath.Join(m.cdiDir(), "k8s.gpu.lab.example-claim_uid-a.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := api.MemoryEnvName("gpu-0") + "=32212254720"; !strings.Contains(string(spec), want) {
+		t.Errorf("the CDI spec has no %s: %s", want, spec)
+	}
+	// also for the next driver, and what one leaves is the next one's.
+	d.stop()
+	m.start(t, shared)
+	k = m.register(t, "")
+	if _, failed := k.prepare(t, "c"); len(failed) == 0 {
+		t.Error("the third share fits after a restart")
+	}
+	k.unprepare(t, "a")
+	if _, failed := k.prepare(t, "c"); len(failed) > 0 {
+		t.Error(failed)
+	}
+	k.unprepare(t, "b", "c")
+	same(t, "reservations", []string{}, m.reservations(t))
 }
 
 // stream collects the health that a kubelet hears.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
@@ -198,7 +199,10 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 func (d *Driver) look(c *resourceapi.ResourceClaim, assigned []claim.Assignment) (checkpoint.Entry, error) {
 	entry := checkpoint.Entry{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
 	for _, a := range assigned {
-		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Shared: a.Monitor, Settings: a.Settings}
+		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Shared: a.Monitor, Share: a.Share, Settings: a.Settings}
+		if a.Share != "" {
+			dev.MemoryBytes = a.GPU.MemoryBytes
+		}
 		usage, err := d.cfg.Hardware.Usage(a.GPU.Index)
 		switch {
 		case err == nil:
@@ -253,12 +257,16 @@ func (d *Driver) askAbout(assigned []claim.Assignment) {
 func cdiDevices(uid string, assigned []claim.Assignment) []kubeletplugin.Device {
 	var devices []kubeletplugin.Device
 	for _, a := range assigned {
-		devices = append(devices, kubeletplugin.Device{
+		d := kubeletplugin.Device{
 			Requests:     []string{a.Request},
 			PoolName:     a.Pool,
 			DeviceName:   a.GPU.Name,
 			CDIDeviceIDs: []string{cdi.QualifiedName(uid, a.GPU.Name)},
-		})
+		}
+		if a.Share != "" {
+			d.ShareID = ptr.To(types.UID(a.Share))
+		}
+		devices = append(devices, d)
 	}
 	return devices
 }
@@ -272,6 +280,9 @@ func described(assigned []claim.Assignment) string {
 			fmt.Fprintf(&words, ", %s for one process at a time", a.GPU.Name)
 		case a.Settings.TimeSlice != "":
 			fmt.Fprintf(&words, ", %s with time slice %s", a.GPU.Name, a.Settings.TimeSlice)
+		}
+		if a.Share != "" {
+			fmt.Fprintf(&words, ", %d MiB of %s", a.Settings.MemoryBytes>>20, a.GPU.Name)
 		}
 	}
 	return words.String()

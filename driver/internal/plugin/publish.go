@@ -76,7 +76,7 @@ func (d *Driver) taints(all []health.Status) map[string][]health.Taint {
 }
 
 func (d *Driver) publish(ctx context.Context, taints map[string][]health.Taint) {
-	resources := slices.Pool(d.cfg.Node, d.cfg.Hardware.List(), taints, d.cfg.Simulated)
+	resources := slices.Pool(d.cfg.Node, d.gpus, taints, d.cfg.Simulated)
 	d.mu.Lock()
 	helper := d.helper
 	d.mu.Unlock()

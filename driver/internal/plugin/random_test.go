@@ -61,7 +61,7 @@ type model struct {
 func TestRandomKills(t *testing.T) {
 	t.Parallel()
 	operations, kills := 1000, 200
-	if testing.Short() {
+	if testing.Short() || raceDetector {
 		operations, kills = 60, 12
 	}
 	seed := uint64(time.Now().UnixNano())
@@ -100,6 +100,7 @@ func (m *model) life(t *testing.T) {
 	}
 	v := m.victim(t, point)
 	k := m.register(t, "")
+	defer k.Close()
 	m.checkNode(t)
 	for rest := m.random.IntN(10); ; rest-- {
 		kill := point == "" && rest <= 0

@@ -165,6 +165,10 @@ func (d *Driver) verdict(entry checkpoint.Entry, left []leftover) string {
 			words = append(words, fmt.Sprintf("memory of %s cannot be read", dev.Name))
 			continue
 		}
+		if dev.Share != "" {
+			words = append(words, fmt.Sprintf("a share of %s is back (%d MiB used by others)", dev.Name, usage.UsedBytes>>20))
+			continue
+		}
 		words = append(words, fmt.Sprintf("memory of %s is back to its baseline (%d MiB used)", dev.Name, usage.UsedBytes>>20))
 	}
 	if len(words) == 0 {
@@ -190,7 +194,8 @@ func (l leftover) leak(e checkpoint.Entry) checkpoint.Leak {
 // leftover says in which way a device is not as it was, if it is not.
 func (d *Driver) leftover(dev checkpoint.Device) (leftover, bool) {
 	gpu, ok := d.inventory.GPUs[dev.Name]
-	if !ok || dev.Shared || dev.BaselineBytes == nil {
+	// What others with a share do cannot be told from what stayed behind.
+	if !ok || dev.Shared || dev.Share != "" || dev.BaselineBytes == nil {
 		return leftover{}, false
 	}
 	usage, err := d.cfg.Hardware.Usage(gpu.Index)
@@ -205,13 +210,18 @@ func (d *Driver) leftover(dev checkpoint.Device) (leftover, bool) {
 func compare(dev checkpoint.Device, usage device.Usage) (leftover, bool) {
 	switch {
 	case len(usage.Processes) > 0:
-		pids := make([]string, 0, len(usage.Processes))
-		for _, p := range usage.Processes {
-			pids = append(pids, fmt.Sprint(p.PID))
-		}
-		return leftover{device: dev, what: api.LeakProcesses, words: fmt.Sprintf("%s: processes %s still use it", dev.Name, strings.Join(pids, ", "))}, true
+		return leftover{device: dev, what: api.LeakProcesses, words: inUse(dev.Name, usage)}, true
 	case usage.UsedBytes > *dev.BaselineBytes+leftoverSlack:
 		return leftover{device: dev, what: api.LeakMemory, words: fmt.Sprintf("%s: %d bytes in use, %d before the claim", dev.Name, usage.UsedBytes, *dev.BaselineBytes)}, true
 	}
 	return leftover{}, false
+}
+
+// inUse names the processes that use a device.
+func inUse(name string, usage device.Usage) string {
+	pids := make([]string, 0, len(usage.Processes))
+	for _, p := range usage.Processes {
+		pids = append(pids, fmt.Sprint(p.PID))
+	}
+	return fmt.Sprintf("%s: processes %s still use it", name, strings.Join(pids, ", "))
 }

@@ -72,7 +72,10 @@ func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.D
 	}
 	if gpu.MemoryBytes > 0 {
 		d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-			api.CapacityMemory: {Value: *resource.NewQuantity(int64(gpu.MemoryBytes), resource.BinarySI)},
+			api.CapacityMemory: memory(gpu),
+		}
+		if gpu.Shared {
+			d.AllowMultipleAllocations = ptr.To(true)
 		}
 	}
 	for _, t := range taints {
@@ -84,6 +87,21 @@ func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.D
 		})
 	}
 	return d
+}
+
+// minimumShare is the least memory that a claim gets of a shared GPU.
+const minimumShare = 1 << 20
+
+// memory is that of a GPU. Who asks for no part of a shared one gets all of it.
+func memory(gpu device.GPU) resourceapi.DeviceCapacity {
+	all := resource.NewQuantity(int64(gpu.MemoryBytes), resource.BinarySI)
+	if !gpu.Shared {
+		return resourceapi.DeviceCapacity{Value: *all}
+	}
+	return resourceapi.DeviceCapacity{Value: *all, RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		Default:    all,
+		ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: resource.NewQuantity(minimumShare, resource.BinarySI)},
+	}}
 }
 
 // truncate cuts a string to what an attribute may have: so many bytes, and only

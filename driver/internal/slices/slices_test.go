@@ -36,6 +36,8 @@ func TestPoolGolden(t *testing.T) {
 		h100(1),
 		// One that could hardly be read is published with what is known.
 		{Index: 2, Name: "gpu-2", Problem: "memory: GPU is lost"},
+		// One whose memory is given away in parts.
+		{Index: 3, Name: "gpu-3", UUID: "GPU-3", MemoryBytes: 15360 << 20, Shared: true},
 	}
 	taints := map[string][]health.Taint{"gpu-1": {{
 		Key: "gpu.lab.example/xid", Value: "79", Effect: health.NoExecute,

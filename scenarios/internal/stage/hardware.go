@@ -255,14 +255,14 @@ func newestCheckpoint(files string) (string, error) {
 // GPUs are all GPUs that the driver publishes.
 func (s *Stage) GPUs(ctx context.Context) ([]GPU, error) {
 	var all []GPU
-	err := s.eachDevice(ctx, func(g GPU, _ resourcev1.Device) { all = append(all, g) })
+	err := s.EachDevice(ctx, func(g GPU, _ resourcev1.Device) { all = append(all, g) })
 	return all, err
 }
 
 // UUID is what the GPU says it is.
 func (s *Stage) UUID(ctx context.Context, g GPU) (string, error) {
 	uuid := ""
-	err := s.eachDevice(ctx, func(other GPU, d resourcev1.Device) {
+	err := s.EachDevice(ctx, func(other GPU, d resourcev1.Device) {
 		if a := d.Attributes[api.AttributeUUID]; other == g && a.StringValue != nil {
 			uuid = *a.StringValue
 		}
@@ -276,7 +276,7 @@ func (s *Stage) UUID(ctx context.Context, g GPU) (string, error) {
 // Taints are those that the GPU is published with.
 func (s *Stage) Taints(ctx context.Context, g GPU) ([]resourcev1.DeviceTaint, error) {
 	var all []resourcev1.DeviceTaint
-	err := s.eachDevice(ctx, func(other GPU, d resourcev1.Device) {
+	err := s.EachDevice(ctx, func(other GPU, d resourcev1.Device) {
 		if other == g {
 			all = append(all, d.Taints...)
 		}
@@ -284,7 +284,8 @@ func (s *Stage) Taints(ctx context.Context, g GPU) ([]resourcev1.DeviceTaint, er
 	return all, err
 }
 
-func (s *Stage) eachDevice(ctx context.Context, do func(GPU, resourcev1.Device)) error {
+// EachDevice visits every device that the driver publishes.
+func (s *Stage) EachDevice(ctx context.Context, do func(GPU, resourcev1.Device)) error {
 	list, err := s.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
 		FieldSelector: resourcev1.ResourceSliceSelectorDriver + "=" + api.DriverName,
 	})

@@ -32,7 +32,11 @@ func (s *Simulator) Bind(gpu device.GPU, claimUID string, settings device.Settin
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(reservation{Bytes: reservationMiB * mib, Settings: settings})
+	bytes := uint64(reservationMiB * mib)
+	if settings.MemoryBytes > 0 {
+		bytes = min(bytes, settings.MemoryBytes)
+	}
+	data, err := json.Marshal(reservation{Bytes: bytes, Settings: settings})
 	if err != nil {
 		return fmt.Errorf("bind GPU %d: %w", gpu.Index, err)
 	}
@@ -85,6 +89,9 @@ func (s *Simulator) Edits(gpu device.GPU, settings device.Settings) cdi.Edits {
 	env := []string{api.EnvSimulated + "=true"}
 	if settings.Exclusive {
 		env = append(env, api.ExclusiveEnvName(gpu.Name)+"=true")
+	}
+	if settings.MemoryBytes > 0 {
+		env = append(env, fmt.Sprintf("%s=%d", api.MemoryEnvName(gpu.Name), settings.MemoryBytes))
 	}
 	return cdi.Edits{
 		Env: env,

@@ -21,6 +21,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 
 	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
 )
 
 // Versions that the simulated library claims to have.
@@ -45,8 +46,9 @@ type Config struct {
 // does for a claim what on real hardware the driver library would do.
 type Simulator struct {
 	server.Server
-	cfg  Config
-	gpus []*board
+	cfg       Config
+	inventory api.Inventory
+	gpus      []*board
 
 	mu       sync.Mutex
 	inits    int
@@ -54,6 +56,9 @@ type Simulator struct {
 }
 
 var _ nvml.Interface = (*Simulator)(nil)
+
+// Shared says whether claims may have parts of a GPU.
+func (s *Simulator) Shared(gpu device.GPU) bool { return s.inventory.Shared(gpu.Index) }
 
 // New reads the inventory in cfg.Dir, or takes the default one if there is
 // none, and prepares the directories of its GPUs. It watches nothing until
@@ -63,7 +68,7 @@ func New(cfg Config) (*Simulator, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Simulator{cfg: cfg}
+	s := &Simulator{cfg: cfg, inventory: inventory}
 	for i, name := range inventory.Profiles() {
 		p, err := profileOf(name)
 		if err != nil {

@@ -194,6 +194,25 @@ func TestOneProcessAtATimeOnAnExclusiveGPU(t *testing.T) {
 	}
 }
 
+func TestNoMoreMemoryThanTheClaimHas(t *testing.T) {
+	c := given(t, "gpu-0")
+	c.Environ = append(c.Environ, api.MemoryEnvName("gpu-0")+"=1000")
+	granted, err := c.Check(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Use(granted, api.Process{PID: 1, Bytes: 1001}); !errors.Is(err, ErrMemory) {
+		t.Errorf("too much: got %v", err)
+	}
+	release, err := c.Use(granted, api.Process{PID: 1, Bytes: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func checkProcesses(t *testing.T, folder string, want int) {
 	t.Helper()
 	files, err := os.ReadDir(folder)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,9 @@ func (c Container) Use(g Granted, process api.Process) (release func() error, er
 		return nil, fmt.Errorf("use GPU: %w", err)
 	}
 	for _, ref := range g.Devices {
+		if err := c.fits(ref, process.Bytes); err != nil {
+			return nil, errors.Join(fmt.Errorf("use %s: %w", ref.Name, err), release())
+		}
 		exclusive := c.env(api.ExclusiveEnvName(ref.Name)) == "true"
 		u, err := register(c.processes(ref), uniqueName(process.Name), content, exclusive)
 		if err != nil {
@@ -44,6 +48,25 @@ func (c Container) Use(g Granted, process api.Process) (release func() error, er
 		held = append(held, u)
 	}
 	return release, nil
+}
+
+// ErrMemory marks the refusal of more memory than the claim has.
+var ErrMemory = errors.New("out of memory")
+
+// fits says whether the claim has as much memory of a GPU.
+func (c Container) fits(ref api.DeviceRef, bytes uint64) error {
+	limit := c.env(api.MemoryEnvName(ref.Name))
+	if limit == "" {
+		return nil
+	}
+	most, err := strconv.ParseUint(limit, 10, 64)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", api.MemoryEnvName(ref.Name), err)
+	}
+	if bytes > most {
+		return fmt.Errorf("%w: %d bytes wanted, the claim has %d", ErrMemory, bytes, most)
+	}
+	return nil
 }
 
 // ErrExclusive marks the refusal of a second process on an exclusive GPU.

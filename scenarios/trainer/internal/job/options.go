@@ -16,7 +16,7 @@ type Options struct {
 	Listen  string // rank 0's own address
 	Address string // rank 0 as its peers reach it
 	Devices int    // GPUs that the claim promises
-	Memory  uint64 // bytes used on each GPU
+	Memory  uint64 // bytes used on each GPU; 0 is no user of it
 	Hold    bool   // use the GPUs until SIGTERM instead of training
 }
 
@@ -28,7 +28,7 @@ func (o *Options) Bind(flags *flag.FlagSet) {
 	flags.StringVar(&o.Listen, "listen", ":7070", "address on which rank 0 serves")
 	flags.StringVar(&o.Address, "address", "localhost:7070", "address at which rank 0 is reached")
 	flags.IntVar(&o.Devices, "devices", 1, "GPUs that the claim promises; 0 trains without")
-	flags.Uint64Var(&o.Memory, "gpu-memory", 2<<30, "bytes to use on each simulated GPU")
+	flags.Uint64Var(&o.Memory, "gpu-memory", 2<<30, "bytes to use on each simulated GPU; 0 only looks at them")
 	flags.BoolVar(&o.Hold, "hold", false, "do not train: use the GPUs until SIGTERM")
 }
 
