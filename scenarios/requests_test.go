@@ -13,6 +13,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -86,9 +87,9 @@ func (s *requests) monitor(ctx context.Context, t *testing.T, _ *envconf.Config)
 		perNode[gpu.Node]++
 	}
 	count := perNode[s.grants["extended"].GPU.Node]
-	before, err := s.Memory(ctx)
-	if err != nil {
-		t.Fatal(err)
+	idle := maps.Clone(s.baseline)
+	for _, g := range s.grants {
+		delete(idle, g.GPU)
 	}
 	if err := s.Create(ctx, fmt.Appendf(nil, s.parts[3], count)); err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func (s *requests) monitor(ctx context.Context, t *testing.T, _ *envconf.Config)
 	if len(seen) != count {
 		t.Errorf("the monitor sees %v, want %d GPUs", seen, count)
 	}
-	s.CheckMemory(ctx, t, before)
+	s.CheckMemory(ctx, t, idle)
 	if err := s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, "monitor", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func (s *requests) monitor(ctx context.Context, t *testing.T, _ *envconf.Config)
 	for _, g := range s.grants {
 		s.CheckPrepared(ctx, t, g)
 	}
-	s.CheckMemory(ctx, t, before)
+	s.CheckMemory(ctx, t, idle)
 	return ctx
 }
 

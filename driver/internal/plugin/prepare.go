@@ -176,7 +176,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 			return nil, err
 		}
 	}
-	w.done(PrepareBound, "memory of "+w.claim.Device+" initialised"+described(assigned))
+	w.done(PrepareBound, bound(assigned))
 
 	// Also when it was prepared before: the directory may have been lost.
 	if err := d.describe(string(c.UID), assigned); err != nil {
@@ -271,10 +271,21 @@ func cdiDevices(uid string, assigned []claim.Assignment) []kubeletplugin.Device 
 	return devices
 }
 
-// described puts settings that are not the GPU's own into words.
-func described(assigned []claim.Assignment) string {
+// bound puts into words what was done to the devices of a claim: settings that
+// are not the GPU's own are named.
+func bound(assigned []claim.Assignment) string {
 	var words strings.Builder
+	var held []claim.Assignment
 	for _, a := range assigned {
+		if !a.Monitor {
+			held = append(held, a)
+		}
+	}
+	if len(held) == 0 {
+		return "nothing to initialise: the claim only looks"
+	}
+	fmt.Fprintf(&words, "memory of %s initialised", names(held))
+	for _, a := range held {
 		switch {
 		case a.Settings.Exclusive:
 			fmt.Fprintf(&words, ", %s for one process at a time", a.GPU.Name)
