@@ -346,6 +346,7 @@ func TestEventOfTheLastMomentIsSaved(t *testing.T) {
 		<-m.First()
 		// When an event comes after the stop, while the last wait for one is
 		// not over,
+		synctest.Wait() // that wait has begun
 		stop()
 		synctest.Wait()
 		h.events <- device.Event{Index: 0, Kind: device.EventXID, Code: 79}
