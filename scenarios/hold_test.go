@@ -34,7 +34,7 @@ func (s *hold) start(ctx context.Context, t *testing.T, _ *envconf.Config) conte
 		t.Fatal(err)
 	}
 	pod := stage.Pod("hold")
-	s.ready = s.Await(ctx, t, soon, "the Pod to be Ready", stage.Is(timeline.PodReady, pod))
+	s.ready = s.Await(ctx, t, stage.Start, "the Pod to be Ready", stage.Is(timeline.PodReady, pod))
 	s.created = s.Await(ctx, t, soon, "its creation", stage.Is(timeline.PodCreated, pod))
 	s.grant = s.AwaitGrant(ctx, t, pod)
 	s.AwaitProgram(ctx, t, "hold", s.grant)

@@ -63,7 +63,7 @@ func (s *requests) startBoth(ctx context.Context, t *testing.T, _ *envconf.Confi
 		t.Fatal(err)
 	}
 	for _, pod := range []string{"alternatives", "extended"} {
-		s.Await(ctx, t, soon, "Pod "+pod+" to be Ready", stage.Is(timeline.PodReady, stage.Pod(pod)))
+		s.Await(ctx, t, stage.Start, "Pod "+pod+" to be Ready", stage.Is(timeline.PodReady, stage.Pod(pod)))
 		s.grants[pod] = s.AwaitGrant(ctx, t, stage.Pod(pod))
 		s.AwaitProgram(ctx, t, pod, s.grants[pod])
 	}
@@ -94,7 +94,7 @@ func (s *requests) monitor(ctx context.Context, t *testing.T, _ *envconf.Config)
 	if err := s.Create(ctx, fmt.Appendf(nil, s.parts[3], count)); err != nil {
 		t.Fatal(err)
 	}
-	started := s.Await(ctx, t, soon, "the monitor", stage.Is(timeline.Workload(workload.EventStarted), stage.Pod("monitor")))
+	started := s.Await(ctx, t, stage.Start, "the monitor", stage.Is(timeline.Workload(workload.EventStarted), stage.Pod("monitor")))
 	seen, err := api.ParseDevices(started.Workload.Devices)
 	if err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func (s *sharing) startBoth(ctx context.Context, t *testing.T, _ *envconf.Config
 	}
 	s.grant = s.AwaitGrant(ctx, t, stage.Claim(sharedClaim))
 	for _, pod := range []string{"first", "second"} {
-		s.Await(ctx, t, soon, "Pod "+pod+" to be Ready", stage.Is(timeline.PodReady, stage.Pod(pod)))
+		s.Await(ctx, t, stage.Start, "Pod "+pod+" to be Ready", stage.Is(timeline.PodReady, stage.Pod(pod)))
 		s.AwaitProgram(ctx, t, pod, s.grant)
 	}
 	claim, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, sharedClaim, metav1.GetOptions{})

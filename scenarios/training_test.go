@@ -106,7 +106,7 @@ func (s *training) startJob(ctx context.Context, t *testing.T, _ *envconf.Config
 	}
 	for rank := range ranks {
 		pod := stage.Pod(podOf(rank))
-		s.Await(ctx, t, soon, fmt.Sprintf("rank %d to be Ready", rank), stage.Is(timeline.PodReady, pod))
+		s.Await(ctx, t, stage.Start, fmt.Sprintf("rank %d to be Ready", rank), stage.Is(timeline.PodReady, pod))
 		s.first[rank] = s.learn(ctx, t, s.Await(ctx, t, soon, "its creation", stage.Is(timeline.PodCreated, pod)))
 	}
 	if s.first[0].grant.GPU == s.first[1].grant.GPU {
@@ -222,7 +222,7 @@ func (s *training) resume(ctx context.Context, t *testing.T, _ *envconf.Config) 
 		t.Fatal(err)
 	}
 	created := s.Await(ctx, t, long, "the replacement", stage.Is(timeline.PodCreated, another))
-	s.Await(ctx, t, soon, "the replacement to be Ready", stage.Is(timeline.PodReady, stage.Pod(created.Pod)))
+	s.Await(ctx, t, stage.Start, "the replacement to be Ready", stage.Is(timeline.PodReady, stage.Pod(created.Pod)))
 	s.replacement = s.learn(ctx, t, created)
 	ready := s.checkStart(ctx, t, s.replacement)
 	s.Measure(t, "replacement, Pod created to Ready", created, ready, readyLimit)

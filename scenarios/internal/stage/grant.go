@@ -16,6 +16,12 @@ import (
 // Soon is the patience for what takes seconds at most.
 const Soon = 30 * time.Second
 
+// Start is the patience for the start of a Pod. Now and then the API server
+// refuses the kubelet's first look at a new claim, because its node authorizer
+// has not heard of the Pod yet; the kubelet tries again with the next sync of
+// the Pod, after 60 to 90 s. A limit is not affected by it: Measure tells.
+const Start = 2 * time.Minute
+
 // Grant is a claim and the GPU that it was given.
 type Grant struct {
 	Claim string
@@ -38,7 +44,7 @@ func (s *Stage) AwaitGrant(ctx context.Context, t *testing.T, match Match) Grant
 // checks that it found the granted GPU and no other.
 func (s *Stage) AwaitProgram(ctx context.Context, t *testing.T, pod string, g Grant) {
 	t.Helper()
-	started := s.Await(ctx, t, Soon, "the program of Pod "+pod, Is(timeline.Workload(workload.EventStarted), Pod(pod)))
+	started := s.Await(ctx, t, Start, "the program of Pod "+pod, Is(timeline.Workload(workload.EventStarted), Pod(pod)))
 	uuid, err := s.UUID(ctx, g.GPU)
 	if err != nil {
 		t.Fatal(err)
