@@ -108,27 +108,32 @@ func fixedHealthTimeout() Reproduction {
 		Bound: 2 * time.Minute,
 		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
 			const asked, patience = 5 * time.Second, 20 * time.Second
-			d, err := s.StartDriver(ctx, "", plugintest.Config{})
+			pods, err := startHealthPods(ctx, s)
 			if err != nil {
 				return f, err
 			}
-			// Named as in the Pod, because of 134482.
-			if _, err := s.Claim(ctx, podClaim, d); err != nil {
-				return f, err
+			var pod healthPod
+			var reported time.Time
+			healthy := false
+			for _, pod = range pods {
+				pod.driver.Report(healthv1.HealthStatus_HEALTHY, asked)
+				reported = time.Now()
+				healthy, err = within(ctx, noHealthAfter, func(ctx context.Context) error {
+					return s.AwaitPod(ctx, pod.name, "to be Healthy", hasHealth(corev1.ResourceHealthStatusHealthy))
+				})
+				if err != nil {
+					return f, err
+				}
+				if healthy {
+					break
+				}
+				f.add("claim %s: no health (134482 or its mend)", pod.name)
 			}
-			if _, err := s.Pod(ctx, "pod", byName(podClaim)); err != nil {
-				return f, err
-			}
-			if err := s.AwaitPod(ctx, "pod", "to run", running); err != nil {
-				return f, err
-			}
-			d.Report(healthv1.HealthStatus_HEALTHY, asked)
-			reported := time.Now()
-			if err := s.AwaitPod(ctx, "pod", "to be Healthy", hasHealth(corev1.ResourceHealthStatusHealthy)); err != nil {
-				return f, err
+			if !healthy {
+				return f, fmt.Errorf("neither Pod has health after %s", noHealthAfter)
 			}
 			f.add("Healthy %.1f s after the only report, which was to hold for %s", time.Since(reported).Seconds(), asked)
-			if err := s.AwaitPoked(ctx, "pod", "to be Unknown", hasHealth(corev1.ResourceHealthStatusUnknown)); err != nil {
+			if err := s.AwaitPoked(ctx, pod.name, "to be Unknown", hasHealth(corev1.ResourceHealthStatusUnknown)); err != nil {
 				return f, err
 			}
 			took := time.Since(reported)
@@ -137,6 +142,75 @@ func fixedHealthTimeout() Reproduction {
 			return f, nil
 		},
 	}
+}
+
+// noHealthAfter is when a Pod that is looked at every second counts as without
+// health.
+const noHealthAfter = 15 * time.Second
+
+// healthPod is a Pod whose claim has a driver of its own.
+type healthPod struct {
+	name   string
+	driver *Driver
+}
+
+// startHealthPods starts one Pod with a claim that exists by itself, and one with
+// a claim from a template: some kubelets have health for one of them only. The
+// first claim is named as the Pod names it, because of 134482.
+func startHealthPods(ctx context.Context, s *Side) (pods [2]healthPod, err error) {
+	for i, name := range []string{"named", "templated"} {
+		pods[i].name = name
+		if pods[i].driver, err = s.StartDriver(ctx, name[:1], plugintest.Config{}); err != nil {
+			return pods, err
+		}
+	}
+	if _, err := s.Claim(ctx, podClaim, pods[0].driver); err != nil {
+		return pods, err
+	}
+	if err := s.Template(ctx, "template", pods[1].driver); err != nil {
+		return pods, err
+	}
+	if _, err := s.Pod(ctx, "named", byName(podClaim)); err != nil {
+		return pods, err
+	}
+	if _, err := s.Pod(ctx, "templated", byTemplate("template")); err != nil {
+		return pods, err
+	}
+	for _, pod := range pods {
+		if err := s.AwaitPod(ctx, pod.name, "to run", running); err != nil {
+			return pods, err
+		}
+	}
+	return pods, nil
+}
+
+// missingHealth looks which of the two Pods has no health. That neither has any
+// says nothing about claims: it is an error.
+func missingHealth(ctx context.Context, s *Side, f *Finding) (missing map[string]bool, err error) {
+	pods, err := startHealthPods(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	missing = map[string]bool{}
+	for _, pod := range pods {
+		pod.driver.Report(healthv1.HealthStatus_HEALTHY, longTimeout) // holds for 30 s at least
+		start := time.Now()
+		var last string
+		healthy, err := within(ctx, noHealthAfter, func(ctx context.Context) error {
+			return s.AwaitPoked(ctx, pod.name, "to be Healthy", seen(&last, hasHealth(corev1.ResourceHealthStatusHealthy)))
+		})
+		if err != nil {
+			return nil, err
+		}
+		missing[pod.name] = !healthy
+		f.add("Pod with a claim %s: %s after %.1f s", map[string]string{
+			"named": "that exists by itself", "templated": "from a template",
+		}[pod.name], last, time.Since(start).Seconds())
+	}
+	if missing["named"] && missing["templated"] {
+		return nil, fmt.Errorf("neither Pod has health after %s", noHealthAfter)
+	}
+	return missing, nil
 }
 
 func noHealthForTemplates() Reproduction {
@@ -148,50 +222,24 @@ func noHealthForTemplates() Reproduction {
 		Note:       "what counts is the name of the ResourceClaim: only one that is named as the claim in the Pod has health",
 		Bound:      2 * time.Minute,
 		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
-			a, err := s.StartDriver(ctx, "a", plugintest.Config{})
-			if err != nil {
-				return f, err
-			}
-			b, err := s.StartDriver(ctx, "b", plugintest.Config{})
-			if err != nil {
-				return f, err
-			}
-			if _, err := s.Claim(ctx, podClaim, a); err != nil {
-				return f, err
-			}
-			if err := s.Template(ctx, "template", b); err != nil {
-				return f, err
-			}
-			if _, err := s.Pod(ctx, "named", byName(podClaim)); err != nil {
-				return f, err
-			}
-			if _, err := s.Pod(ctx, "templated", byTemplate("template")); err != nil {
-				return f, err
-			}
-			for _, pod := range []string{"named", "templated"} {
-				if err := s.AwaitPod(ctx, pod, "to run", running); err != nil {
-					return f, err
-				}
-			}
-			report := func() {
-				a.Report(healthv1.HealthStatus_HEALTHY, longTimeout)
-				b.Report(healthv1.HealthStatus_HEALTHY, longTimeout)
-			}
-			report()
-			start := time.Now()
-			var named, templated string
-			// Without this one the other says nothing.
-			if err := s.AwaitPoked(ctx, "named", "to be Healthy", seen(&named, hasHealth(corev1.ResourceHealthStatusHealthy))); err != nil {
-				return f, err
-			}
-			f.add("claim %s: %s after %.1f s", podClaim, named, time.Since(start).Seconds())
-			report() // reports hold for 30 s at least
-			start = time.Now()
-			healthy, err := within(ctx, 15*time.Second, func(ctx context.Context) error {
-				return s.AwaitPoked(ctx, "templated", "to be Healthy", seen(&templated, hasHealth(corev1.ResourceHealthStatusHealthy)))
-			})
-			f.Present = !healthy
-			f.add("claim from the template: %s after %.1f s", templated, time.Since(start).Seconds())
+			missing, err := missingHealth(ctx, s, &f)
+			f.Present = missing["templated"]
+			return f, err
+		},
+	}
+}
+
+func noHealthForNames() Reproduction {
+	return Reproduction{
+		ID: "named-health", Title: "no health for a claim that exists by itself",
+		Links: []string{pull("134875")},
+		Bad:   []string{"v1.35.4"}, Good: []string{"v1.34.4", "v1.36.3"},
+		Observable: "no health in the status of a Pod whose claim was not made from a template",
+		Note:       "v1.35 looks for the claim's name in the Pod's resourceClaimStatuses only, where claims from templates are",
+		Bound:      2 * time.Minute,
+		Run: func(ctx context.Context, s *Side) (f Finding, err error) {
+			missing, err := missingHealth(ctx, s, &f)
+			f.Present = missing["named"]
 			return f, err
 		},
 	}

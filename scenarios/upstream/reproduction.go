@@ -199,7 +199,7 @@ func All() []Reproduction {
 		lazyHealthClient(), idleDeadlock(), lostHealthStream(),
 		unimplementedHealth(), duplicateDevices(), attachDuringUnprepare(), unprepareInUse(),
 		stuckAfterFailedPrepare(), expiryNotPushed(), terminatingWithoutDriver(),
-		noHealthForTemplates(), fixedHealthTimeout(), oldEndpoint(),
+		noHealthForTemplates(), noHealthForNames(), fixedHealthTimeout(), oldEndpoint(),
 		invertedErrorLabel(), slicesAfterKill(), lostCDISpec(),
 	}
 }
