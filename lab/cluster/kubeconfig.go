@@ -87,8 +87,8 @@ func (m merged) merge(provider *kind.Provider, name string) error {
 	return nil
 }
 
-// unmerge undoes merge, done or not: the context goes, the one before becomes current again if
-// it is still there, and a file or directory that was made for it goes with it.
+// unmerge undoes merge, done or not: the context goes, the one before becomes
+// current again if it is still there, and a file or directory that was made for it goes with it.
 func (m merged) unmerge(name string) error {
 	if m.Path == "" {
 		return nil

@@ -102,7 +102,7 @@ func TestDeviceHasOneHolder(t *testing.T) {
 	// One that only looks may have any device,
 	monitor := entry("m", "gpu-0", "gpu-1")
 	for i := range monitor.Devices {
-		monitor.Devices[i].Shared = true
+		monitor.Devices[i].Monitor = true
 	}
 	start(t, s, monitor, true)
 	// and keeps none from others.

@@ -52,9 +52,9 @@ type Device struct {
 	Pool    string `json:"pool"`
 	Name    string `json:"name"`
 	UUID    string `json:"uuid"`
-	// Shared means that the claim only looks at the device (admin access) and
+	// Monitor means that the claim only looks at the device (admin access) and
 	// does not keep others from holding it.
-	Shared bool `json:"shared,omitempty"`
+	Monitor bool `json:"shared,omitempty"`
 	// Share identifies the part of a shared device that the claim has; its size
 	// is in Settings. Empty means the whole device.
 	Share string `json:"share,omitempty"`
@@ -91,7 +91,7 @@ func (e Entry) check() error {
 // sameDevices says whether both grant the same devices for the same requests.
 func (e Entry) sameDevices(other Entry) bool {
 	return slices.EqualFunc(e.Devices, other.Devices, func(a, b Device) bool {
-		return a.Request == b.Request && a.Pool == b.Pool && a.Name == b.Name && a.UUID == b.UUID && a.Shared == b.Shared && a.Share == b.Share
+		return a.Request == b.Request && a.Pool == b.Pool && a.Name == b.Name && a.UUID == b.UUID && a.Monitor == b.Monitor && a.Share == b.Share
 	})
 }
 
@@ -155,7 +155,7 @@ func (s State) start(want Entry) (Entry, error) {
 // free says whether a claim may have a device: nobody else holds it, or what
 // others hold are shares that leave enough of the memory for one more.
 func (s State) free(d Device, uid string) error {
-	if d.Shared {
+	if d.Monitor {
 		return nil
 	}
 	used := d.Settings.MemoryBytes
@@ -165,7 +165,7 @@ func (s State) free(d Device, uid string) error {
 		}
 		e := s.Claims[other]
 		for _, held := range e.Devices {
-			if held.Shared || held.Pool != d.Pool || held.Name != d.Name {
+			if held.Monitor || held.Pool != d.Pool || held.Name != d.Name {
 				continue
 			}
 			if d.Share == "" || held.Share == "" || d.Share == held.Share {

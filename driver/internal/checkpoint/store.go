@@ -126,7 +126,7 @@ func (s *Store) Remove(ctx context.Context, uid string, leaks ...Leak) error {
 		}
 		delete(state.Claims, uid)
 		for _, l := range leaks {
-			l.BootID, l.Since = s.bootID, time.Now().UTC()
+			l.BootID, l.Since = s.bootID, time.Now().UTC().Round(0) // as it is read again
 			state.Leaks[l.UUID] = l
 		}
 		return nil

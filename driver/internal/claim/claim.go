@@ -151,12 +151,12 @@ func consumed(r resourceapi.DeviceRequestAllocationResult, driver string) (uint6
 type configuration struct {
 	requests []string // none means all
 	config   v1alpha1.GPUConfig
+	source   resourceapi.AllocationConfigSource
 }
 
 // configurations reads all that are for this driver: a wrong one is an error
 // even if no device of the claim needs it. They are in the order in which the
-// later one counts, which is the order of the allocation: the API promises
-// those of the class before those of the claim.
+// later one counts: those of the class before those of the claim.
 func configurations(all []resourceapi.DeviceAllocationConfiguration, driver string) ([]configuration, error) {
 	var ours []configuration
 	for _, c := range all {
@@ -167,8 +167,17 @@ func configurations(all []resourceapi.DeviceAllocationConfiguration, driver stri
 		if err != nil {
 			return nil, fmt.Errorf("configuration from %s for requests %v: %w", c.Source, c.Requests, err)
 		}
-		ours = append(ours, configuration{requests: c.Requests, config: config})
+		ours = append(ours, configuration{requests: c.Requests, config: config, source: c.Source})
 	}
+	slices.SortStableFunc(ours, func(a, b configuration) int {
+		fromClaim := func(c configuration) int {
+			if c.source == resourceapi.AllocationConfigSourceClaim {
+				return 1
+			}
+			return 0
+		}
+		return fromClaim(a) - fromClaim(b)
+	})
 	return ours, nil
 }
 

@@ -136,7 +136,7 @@ func TestSettingsAreThoseOfTheLastConfigurationForTheRequest(t *testing.T) {
 	}}
 	config := func(sharing string, requests ...string) resourceapi.DeviceAllocationConfiguration {
 		return resourceapi.DeviceAllocationConfiguration{
-			Requests: requests,
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: requests,
 			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
 				Driver:     "gpu.lab.example",
 				Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.lab.example/v1alpha1","kind":"GPUConfig"` + sharing + `}`)},
@@ -145,6 +145,10 @@ func TestSettingsAreThoseOfTheLastConfigurationForTheRequest(t *testing.T) {
 	}
 	const exclusive = `,"sharing":{"strategy":"Exclusive"}`
 	const long = `,"sharing":{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}`
+	class := func(c resourceapi.DeviceAllocationConfiguration) resourceapi.DeviceAllocationConfiguration {
+		c.Source = resourceapi.AllocationConfigSourceClass
+		return c
+	}
 	watch := ours("c", "gpu-2")
 	watch.AdminAccess = ptr.To(true)
 	c := allocated(ours("a", "gpu-0"), ours("b/small", "gpu-1"), watch)
@@ -157,7 +161,7 @@ func TestSettingsAreThoseOfTheLastConfigurationForTheRequest(t *testing.T) {
 		"for one":                    {configs: []resourceapi.DeviceAllocationConfiguration{config(long, "a")}, want: []device.Settings{{TimeSlice: "Long"}, {}, {}}},
 		"for a request, not a part":  {configs: []resourceapi.DeviceAllocationConfiguration{config(exclusive, "b")}, want: []device.Settings{{}, {Exclusive: true}, {}}},
 		"for a part of a request":    {configs: []resourceapi.DeviceAllocationConfiguration{config(exclusive, "b/small")}, want: []device.Settings{{}, {Exclusive: true}, {}}},
-		"the claim's over the class": {configs: []resourceapi.DeviceAllocationConfiguration{config(exclusive), config(long, "a"), config("", "b")}, want: []device.Settings{{TimeSlice: "Long"}, {}, {}}},
+		"the claim's over the class": {configs: []resourceapi.DeviceAllocationConfiguration{config(long, "a"), config("", "b"), class(config(exclusive))}, want: []device.Settings{{TimeSlice: "Long"}, {}, {}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := c.DeepCopy()

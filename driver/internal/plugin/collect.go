@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/driver/api"
@@ -94,29 +95,29 @@ func (d *Driver) collect(ctx context.Context, uid, why string) error {
 	if users := d.users(entry); len(users) > 0 {
 		return fmt.Errorf("not while it is used: %s", strings.Join(users, "; "))
 	}
-	end := d.metrics.Begin("unprepare")
-	w := d.begin("unprepare", api.StepUnprepareStart, types.UID(uid), entry.Namespace, entry.Name)
-	err = d.unprepare(ctx, types.UID(uid), w)
-	w.finish(api.StepUnprepared, api.StepUnprepareFailed, err)
-	end(err)
-	if err != nil {
+	name := types.NamespacedName{Namespace: entry.Namespace, Name: entry.Name}
+	if err := d.unprepareClaim(ctx, kubeletplugin.NamespacedObject{UID: types.UID(uid), NamespacedName: name}); err != nil {
 		return err
 	}
 	d.metrics.Collected.Inc()
-	klog.FromContext(ctx).Info("Collected claim", "claim", klog.KRef(entry.Namespace, entry.Name), "uid", uid, "why", why)
-	w.report(api.StepCollected, why, 0, nil)
+	klog.FromContext(ctx).Info("Collected claim", "claim", name, "uid", uid, "why", why)
+	d.report(api.Report{
+		Step: api.StepCollected, ClaimUID: uid, ClaimNamespace: entry.Namespace, ClaimName: entry.Name,
+		Device: strings.Join(entry.Names(), ","), Detail: why,
+	})
 	d.event(corev1.EventTypeWarning, reasonCollected, actionUnprepare,
 		fmt.Sprintf("claim %s/%s (%s) with %s was still prepared: %s", entry.Namespace, entry.Name, uid, strings.Join(entry.Names(), ", "), why))
 	return nil
 }
 
-// users says which devices of a claim have processes. On a shared one they may
+// users says which devices of a claim have processes, as far as they tell: one
+// that is lost or silent would hold the claim for ever. On a shared one they may
 // be somebody else's: then the claim waits for those, too.
 func (d *Driver) users(e checkpoint.Entry) []string {
 	var users []string
 	for _, dev := range e.Devices {
 		gpu, ok := d.inventory.GPUs[dev.Name]
-		if !ok || dev.Shared {
+		if !ok || dev.Monitor {
 			continue
 		}
 		usage, err := d.cfg.Hardware.Usage(gpu.Index)

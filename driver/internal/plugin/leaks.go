@@ -76,7 +76,7 @@ func (d *Driver) held(ctx context.Context) (map[string]bool, error) {
 	held := map[string]bool{}
 	for _, e := range entries {
 		for _, dev := range e.Devices {
-			if !dev.Shared {
+			if !dev.Monitor {
 				held[dev.UUID] = true
 			}
 		}

@@ -199,7 +199,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 func (d *Driver) look(c *resourceapi.ResourceClaim, assigned []claim.Assignment) (checkpoint.Entry, error) {
 	entry := checkpoint.Entry{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
 	for _, a := range assigned {
-		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Shared: a.Monitor, Share: a.Share, Settings: a.Settings}
+		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Monitor: a.Monitor, Share: a.Share, Settings: a.Settings}
 		if a.Share != "" {
 			dev.MemoryBytes = a.GPU.MemoryBytes
 		}

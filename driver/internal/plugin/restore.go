@@ -89,7 +89,7 @@ func (d *Driver) assignments(e checkpoint.Entry) (assigned []claim.Assignment, m
 			missing = append(missing, dev.Name)
 			continue
 		}
-		assigned = append(assigned, claim.Assignment{Request: dev.Request, Pool: dev.Pool, GPU: gpu, Monitor: dev.Shared, Share: dev.Share, Settings: dev.Settings})
+		assigned = append(assigned, claim.Assignment{Request: dev.Request, Pool: dev.Pool, GPU: gpu, Monitor: dev.Monitor, Share: dev.Share, Settings: dev.Settings})
 	}
 	return assigned, missing
 }

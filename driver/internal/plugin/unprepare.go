@@ -37,17 +37,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	group.SetLimit(parallelClaims)
 	for _, c := range claims {
 		group.Go(func() error {
-			end := d.metrics.Begin("unprepare")
-			w := d.begin("unprepare", api.StepUnprepareStart, c.UID, c.Namespace, c.Name)
-			err := d.unprepare(ctx, c.UID, w)
-			w.finish(api.StepUnprepared, api.StepUnprepareFailed, err)
-			end(err)
-			logger := klog.FromContext(ctx)
-			if err != nil {
-				logger.Error(err, "Unprepare claim", "claim", klog.KRef(c.Namespace, c.Name), "uid", c.UID)
-			} else {
-				logger.V(2).Info("Unprepared claim", "claim", klog.KRef(c.Namespace, c.Name), "uid", c.UID, "devices", w.claim.Device)
-			}
+			err := d.unprepareClaim(ctx, c)
 			mu.Lock()
 			defer mu.Unlock()
 			results[c.UID] = err
@@ -57,6 +47,22 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	// Goroutines return no error: each has its place in results.
 	_ = group.Wait()
 	return results, nil
+}
+
+// unprepareClaim unprepares one claim, whoever wants it, and tells of it.
+func (d *Driver) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedObject) error {
+	end := d.metrics.Begin("unprepare")
+	w := d.begin("unprepare", api.StepUnprepareStart, c.UID, c.Namespace, c.Name)
+	err := d.unprepare(ctx, c.UID, w)
+	w.finish(api.StepUnprepared, api.StepUnprepareFailed, err)
+	end(err)
+	logger := klog.FromContext(ctx)
+	if err != nil {
+		logger.Error(err, "Unprepare claim", "claim", klog.KRef(c.Namespace, c.Name), "uid", c.UID)
+	} else {
+		logger.V(2).Info("Unprepared claim", "claim", klog.KRef(c.Namespace, c.Name), "uid", c.UID, "devices", w.claim.Device)
+	}
+	return err
 }
 
 func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err error) {
@@ -89,7 +95,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	}
 	for _, dev := range entry.Devices {
 		gpu, ok := d.inventory.GPUs[dev.Name]
-		if !ok || dev.Shared {
+		if !ok || dev.Monitor {
 			continue
 		}
 		if err := d.cfg.Binder.Unbind(gpu, string(uid)); err != nil {
@@ -157,7 +163,7 @@ func (d *Driver) verdict(entry checkpoint.Entry, left []leftover) string {
 	}
 	for _, dev := range entry.Devices {
 		gpu, ok := d.inventory.GPUs[dev.Name]
-		if !ok || dev.Shared {
+		if !ok || dev.Monitor {
 			continue
 		}
 		usage, err := d.cfg.Hardware.Usage(gpu.Index)
@@ -195,7 +201,7 @@ func (l leftover) leak(e checkpoint.Entry) checkpoint.Leak {
 func (d *Driver) leftover(dev checkpoint.Device) (leftover, bool) {
 	gpu, ok := d.inventory.GPUs[dev.Name]
 	// What others with a share do cannot be told from what stayed behind.
-	if !ok || dev.Shared || dev.Share != "" || dev.BaselineBytes == nil {
+	if !ok || dev.Monitor || dev.Share != "" || dev.BaselineBytes == nil {
 		return leftover{}, false
 	}
 	usage, err := d.cfg.Hardware.Usage(gpu.Index)

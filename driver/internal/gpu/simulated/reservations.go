@@ -48,7 +48,8 @@ func (s *Simulator) Bind(gpu device.GPU, claimUID string, settings device.Settin
 	return nil
 }
 
-// Unbind gives the memory of a claim back, and ends its mode. An unknown claim is not an error.
+// Unbind gives the memory of a claim back, and ends its mode. An unknown claim is
+// not an error.
 func (s *Simulator) Unbind(gpu device.GPU, claimUID string) error {
 	g, err := s.at(gpu)
 	if err != nil {
