@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/mod/semver"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -93,7 +94,7 @@ type player struct {
 }
 
 // The Pods: two from the beginning, and one that comes while the driver is away.
-// Their claims have their names.
+// Their claims, or what these are made from, have their names.
 const first, second, third = "first", "second", "third"
 
 func (p *player) playOn(ctx context.Context, lab *cluster.Cluster, nodes *upstream.Nodes, tag string) (err error) {
@@ -387,10 +388,19 @@ func (p *player) die(ctx context.Context) (err error) {
 	return err
 }
 
-// createPod creates a Pod and its claim. In the Pod's status kubelets before 1.35
-// have health only of claims that the Pod calls by their own name.
+// createPod creates a Pod with a claim of the kind whose health the kubelet finds:
+// before 1.35 that is one that the Pod calls by the claim's own name, in 1.35 only
+// one that was made from a template, and from 1.36 on it is either.
 func (p *player) createPod(ctx context.Context, name string) error {
-	if _, err := p.side.Claim(ctx, name, &upstream.Driver{Name: driverName}); err != nil {
+	driver := &upstream.Driver{Name: driverName}
+	if semver.Compare(p.result.Version, "v1.35.0-0") >= 0 {
+		if err := p.side.Template(ctx, name, driver); err != nil {
+			return err
+		}
+		_, err := p.side.Pod(ctx, name, corev1.PodResourceClaim{ResourceClaimTemplateName: &name})
+		return err
+	}
+	if _, err := p.side.Claim(ctx, name, driver); err != nil {
 		return err
 	}
 	_, err := p.side.Pod(ctx, name, corev1.PodResourceClaim{ResourceClaimName: &name}, func(pod *corev1.Pod) {
