@@ -97,16 +97,19 @@ func (l *lab) run(ctx context.Context, o runOptions, names []string) error {
 		}
 		args = append(args, "-lab.junit="+path)
 	}
-	return l.scenarios(ctx, env, append(args, names...)...)
+	err := l.scenarios(ctx, env, append(args, names...)...)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() != ui.StatusUsage {
+		hint := "what failed is above; \"lab timeline --last\" shows what happened"
+		if o.kubeconfig == "" {
+			hint += fmt.Sprintf(", \"lab collect --name %s\" gathers logs", o.name)
+		}
+		err = ui.WithHint(fmt.Errorf("run scenarios: %w", err), "%s", hint)
+	}
+	return err
 }
 
 // scenarios runs the test binary that has the scenarios: it was compiled with
 // them, so a machine that runs it needs no Go. Its output is the result.
 func (l *lab) scenarios(ctx context.Context, env []string, args ...string) error {
-	err := runBeside(ctx, "scenarios.test", env, l.ui.Out(), args...)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() != ui.StatusUsage {
-		err = ui.WithHint(fmt.Errorf("run scenarios: %w", err),
-			"what failed is above; \"lab timeline --last\" shows what happened, \"lab collect\" gathers logs")
-	}
-	return err
+	return runBeside(ctx, "scenarios.test", env, l.ui.Out(), args...)
 }

@@ -133,7 +133,11 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 		}
 		return err
 	}
-	l.ui.Info("lab %q is up: try \"lab status\", \"lab run training\", eval \"$(lab env)\"", o.name)
+	name := ""
+	if o.name != defaultName {
+		name = " --name " + o.name
+	}
+	l.ui.Info("lab %q is up: try \"lab status%s\", \"lab run%s training\", eval \"$(lab env%s)\"", o.name, name, name, name)
 	return nil
 }
 

@@ -182,7 +182,7 @@ func (m *maker) reuse(ctx context.Context) (*Cluster, error) {
 		return fail(ui.WithHint(err, "remove it first: lab down --name %s; or choose another --name", m.Name))
 	}
 	if have, want := len(m.found.nodes()), len(m.config.Nodes); have != want {
-		return fail(ui.WithHint(fmt.Errorf("it has %d nodes, not %d", have, want), "make it anew: lab down --name %s, then lab up", m.Name))
+		return fail(ui.WithHint(fmt.Errorf("it has %d nodes, not %d", have, want), "make it anew: lab down --name %s, then lab up --name %s", m.Name, m.Name))
 	}
 	c := newCluster(m.engine, m.found)
 	if slices.ContainsFunc(m.found.containers, func(c container) bool { return !c.running() }) {
@@ -393,16 +393,16 @@ func (m *maker) failed(ctx context.Context, s state, cause error) error {
 	if m.Retain {
 		s.Phase = phaseFailed
 		return ui.WithHint(errors.Join(cause, found.dir.write(s)),
-			"nodes are kept: %s; \"lab up\" makes them anew, \"lab down --name %s\" removes them%s",
-			names(found.containers), m.Name, hintLine(cause))
+			"nodes are kept: %s; \"lab up --name %s\" makes them anew, \"lab down --name %s\" removes them%s",
+			names(found.containers), m.Name, m.Name, hintLine(cause))
 	}
 	if err := found.removeFailed(ctx, m.engine); err != nil {
 		return ui.WithHint(errors.Join(cause, fmt.Errorf("tidy up: %w", err)),
-			"left are %s and %s; \"lab down --name %s\" removes them, \"lab up\" starts again%s",
-			names(found.containers), found.dir, m.Name, hintLine(cause))
+			"left are %s and %s; \"lab down --name %s\" removes them, \"lab up --name %s\" starts again%s",
+			names(found.containers), found.dir, m.Name, m.Name, hintLine(cause))
 	}
 	if stopped {
-		return ui.WithHint(cause, "nothing of the cluster is left; \"lab up\" starts again")
+		return ui.WithHint(cause, "nothing of the cluster is left; \"lab up --name %s\" starts again", m.Name)
 	}
 	return ui.WithHint(cause, "nothing of the cluster is left, --retain keeps it for a look%s", hintLine(cause))
 }

@@ -48,7 +48,7 @@ func (n Node) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdout
 		err = fmt.Errorf("exec %s on node %q: %w", argv[0], n.Name(), err)
 	}
 	if err != nil && !n.Running() {
-		err = ui.WithHint(err, "\"lab up\" starts its container again")
+		err = ui.WithHint(err, "\"lab up\" with the name of its cluster starts its container again")
 	}
 	return out.Bytes(), err
 }

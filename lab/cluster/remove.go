@@ -51,7 +51,7 @@ func removeFound(ctx context.Context, e engine, found survey) error {
 		if _, statErr := os.Stat(string(found.dir)); statErr == nil {
 			left += " and " + string(found.dir)
 		}
-		return ui.WithHint(err, "left are %s; run \"lab down\" again", left)
+		return ui.WithHint(err, "left are %s; run \"lab down --name %s\" again", left, found.dir.name())
 	}
 	return nil
 }

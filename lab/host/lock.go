@@ -33,14 +33,7 @@ func Lock(ctx context.Context, name string, u *ui.UI) (unlock func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
-		return nil, fmt.Errorf("lock %q: not a name", name)
-	}
-	release, err := fileLock{
-		path: filepath.Join(state, "locks", name+".lock"),
-		what: name,
-		wait: lockGrace,
-	}.lock(ctx, u)
+	release, err := LockIn(ctx, filepath.Join(state, "locks"), name, u)
 	if err != nil && ui.Hint(err) == "" && context.Cause(ctx) == nil {
 		err = ui.WithHint(err, "see to it that %s can be written, or set %s to another directory", state, StateEnv)
 	}
@@ -51,6 +44,15 @@ func Lock(ctx context.Context, name string, u *ui.UI) (unlock func(), err error)
 		release()
 		_ = os.Remove(state) // fails unless nothing is left in it
 	}, nil
+}
+
+// LockIn is Lock for what has a directory of its own, which may have another
+// owner than StateDir: the lock lies in dir and is called name there.
+func LockIn(ctx context.Context, dir, name string, u *ui.UI) (unlock func(), err error) {
+	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+		return nil, fmt.Errorf("lock %q: not a name", name)
+	}
+	return fileLock{path: filepath.Join(dir, name+".lock"), what: name, wait: lockGrace}.lock(ctx, u)
 }
 
 // lock keeps others from starting or stopping the same private engine. It

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/cluster"
@@ -83,7 +84,9 @@ func GetStatus(ctx context.Context, c *cluster.Cluster) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	o, err := connected.observe(ctx, connected.askDriver)
+	o, err := connected.observe(ctx, func(ctx context.Context, pod corev1.Pod) (api.DriverStatus, error) {
+		return AskDriver(ctx, connected.kubernetes, &pod)
+	})
 	if err != nil {
 		return Status{}, fmt.Errorf("read status of cluster %q: %w", c.Name(), err)
 	}
@@ -194,10 +197,10 @@ func answers(ctx context.Context, pods []corev1.Pod, ask func(context.Context, c
 	return found
 }
 
-// askDriver gets the driver's own view through the API server, so that it
-// works from wherever kubectl does.
-func (c clients) askDriver(ctx context.Context, pod corev1.Pod) (api.DriverStatus, error) {
-	data, err := c.kubernetes.CoreV1().Pods(pod.Namespace).
+// AskDriver gets the own view of the driver in a Pod through the API server, so
+// that it works from wherever kubectl does.
+func AskDriver(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) (api.DriverStatus, error) {
+	data, err := client.CoreV1().Pods(pod.Namespace).
 		ProxyGet("http", pod.Name, "8080", api.PathStatus, nil).DoRaw(ctx)
 	if err != nil {
 		return api.DriverStatus{}, fmt.Errorf("ask driver Pod %s: %w", pod.Name, err)

@@ -47,8 +47,11 @@ func (m maker) buildNode(ctx context.Context) (Image, error) {
 	if image, ok, err := m.current(ctx, ref, key); err != nil || ok {
 		return image, err
 	}
+	// The programs of the node take most of it. Those of the control plane, the
+	// other half of Kubernetes, take as much room when the build stopped between
+	// the two.
 	what := compilingNothing
-	if !b.store.has(nodeProgram(version).step(b.tools)) {
+	if !b.store.has(nodeProgram(version).step(b.tools)) || !b.store.has(planeProgram(version).step(b.tools)) {
 		what = compilingNode
 		if err := b.tools.checkKubernetes(ctx, version); err != nil {
 			return Image{}, err
@@ -153,7 +156,7 @@ func (m maker) builder(ctx context.Context) (b *builder, done func(), err error)
 	if err := readyToCompile(); err != nil {
 		return nil, nil, err
 	}
-	unlock, err := host.Lock(ctx, "node-image-build", m.ui)
+	unlock, err := host.LockIn(ctx, filepath.Join(m.CacheDir, "nodeimage"), "build", m.ui)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxFollowed   = 256
+	maxFollowed   = 256 // at the same time
 	maxLogLine    = 64 << 10
 	reconnectTime = 300 * time.Millisecond
 )
@@ -33,6 +33,7 @@ type follower struct {
 
 	mu   sync.Mutex
 	runs map[containerRun]*followed
+	open int // streams
 }
 
 // containerRun is one run of a container of a Pod: a restart is another.
@@ -61,7 +62,9 @@ func (f *followed) isOver() bool {
 }
 
 // follow reads the logs of all containers of pod that have started, from now
-// on until they end. Call it at each change of the Pod, and when it is gone.
+// on until they end. Call it at each change of the Pod, and when it is gone. While
+// maxFollowed others are read a run has to wait for the Pod's next change; it is
+// then read from its beginning.
 func (f *follower) follow(ctx context.Context, pod *corev1.Pod, gone bool, line func([]byte)) {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.State.Running == nil && status.State.Terminated == nil {
@@ -73,10 +76,17 @@ func (f *follower) follow(ctx context.Context, pod *corev1.Pod, gone bool, line 
 			f.runs = map[containerRun]*followed{}
 		}
 		run, known := f.runs[key]
-		if !known && !gone && len(f.runs) < maxFollowed {
+		if !known && !gone && f.open < maxFollowed {
 			run = &followed{}
 			f.runs[key] = run
-			f.run.Go(func() error { f.read(ctx, pod.Namespace, pod.Name, key, run, line); return nil })
+			f.open++
+			f.run.Go(func() error {
+				f.read(ctx, pod.Namespace, pod.Name, key, run, line)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.open--
+				return nil
+			})
 		}
 		f.mu.Unlock()
 		if run != nil {

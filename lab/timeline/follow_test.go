@@ -86,3 +86,32 @@ func TestFollowerStartsWhenTheContainerDoes(t *testing.T) {
 		t.Errorf("%d logs followed of a Pod that has no container yet, or is gone", len(f.runs))
 	}
 }
+
+func TestFollowerHasRoomAgainWhenARunHasEnded(t *testing.T) {
+	// Given as many streams as may be open, one of which ends,
+	server := httptest.NewServer(&logServer{asked: make(chan struct{}, 100), answers: []func(http.ResponseWriter){lines("")}})
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, ctx := errgroup.WithContext(t.Context())
+	f := &follower{client: client, run: tasks, open: maxFollowed}
+	f.follow(ctx, pod(running), false, func([]byte) {})
+	if len(f.runs) != 0 {
+		t.Fatalf("followed, although %d streams are open", maxFollowed)
+	}
+	// when the Pod changes once more, then its run is followed.
+	f.open--
+	f.follow(ctx, pod(running), false, func([]byte) {})
+	if len(f.runs) != 1 || f.open != maxFollowed {
+		t.Fatalf("%d runs followed, %d open", len(f.runs), f.open)
+	}
+	f.follow(ctx, pod(running), true, func([]byte) {})
+	if err := tasks.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if f.open != maxFollowed-1 {
+		t.Errorf("%d streams open after the run has ended", f.open)
+	}
+}

@@ -97,6 +97,26 @@ func Told(err error, status int) error {
 	return &told{&withStatus{error: err, status: status}}
 }
 
+// allTold reports whether the user has read all of err already, and not only one
+// of several errors that were joined.
+func allTold(err error) bool {
+	if _, ok := err.(*told); ok { //nolint:errorlint // walks the tree link by link on purpose
+		return true
+	}
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if !allTold(inner) {
+				return false
+			}
+		}
+		return true
+	case interface{ Unwrap() error }:
+		return allTold(e.Unwrap())
+	}
+	return err == nil
+}
+
 // Status returns the exit status for err: 0 for nil, the one that UsageError
 // or Told asked for, else 1.
 func Status(err error) int {

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -87,12 +86,12 @@ func (u *UI) Debug(format string, a ...any) {
 // Fail prints err and its hint and returns the exit status: 0 for nil, which
 // prints nothing, 2 for a usage error, else 1. The error takes one line,
 // however many lines its message has; attached details come before it. Of an
-// error marked with Told it prints nothing.
+// error marked with Told it prints nothing, unless another is joined with it.
 func (u *UI) Fail(err error) int {
 	if err == nil {
 		return StatusDone
 	}
-	if t := (*told)(nil); errors.As(err, &t) {
+	if allTold(err) {
 		return Status(err)
 	}
 	for _, d := range details(err) {

@@ -128,6 +128,9 @@ func TestFail(t *testing.T) {
 			"lab: state:\nlab:   | gone\nlab: log:\nlab:   | ...\n" + strings.Repeat("lab:   | line\n", maxDetailLines-1) +
 				"lab:   | last\nlab: error: start: listen: permission denied\n"},
 		"told by another program": {fmt.Errorf("run: %w", Told(base, 3)), 3, ""},
+		"joined with one that is told": {
+			fmt.Errorf("run: %w", errors.Join(Told(base, 3), errors.New("unlock: gone"))), 3,
+			"lab: error: run: listen: permission denied; unlock: gone\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

@@ -24,6 +24,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/fault"
+	"github.com/dra-lab/dra-lab/lab/install"
 	"github.com/dra-lab/dra-lab/lab/timeline"
 )
 
@@ -154,11 +155,7 @@ func (s *Stage) DriverStatus(ctx context.Context, node string) (api.DriverStatus
 	if err != nil {
 		return api.DriverStatus{}, err
 	}
-	data, err := s.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, "8080", api.PathStatus, nil).DoRaw(ctx)
-	if err != nil {
-		return api.DriverStatus{}, fmt.Errorf("ask driver on node %q: %w", node, err)
-	}
-	status, err := api.ParseDriverStatus(data)
+	status, err := install.AskDriver(ctx, s.Client, &pod)
 	if err == nil && status.Node != node {
 		// Another cluster with the same Pod addresses on the same network.
 		err = fmt.Errorf("ask driver on node %q: the driver of node %q answered", node, status.Node)
