@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/dra-lab/dra-lab/lab/host"
 )
@@ -16,6 +17,31 @@ const Last = "last"
 func Kept(name string) (string, error) {
 	dir, err := keptDir()
 	return filepath.Join(dir, name+".json"), err
+}
+
+// AllKept loads the kept timelines, the newest first. One that cannot be read is
+// left out: a run may be writing it, or an older lab has written it.
+func AllKept() ([]Timeline, error) {
+	dir, err := keptDir()
+	if err != nil {
+		return nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("list timelines: %w", err)
+	}
+	var all []Timeline
+	for _, path := range paths {
+		// The last is one of the others, too.
+		if filepath.Base(path) == Last+".json" && len(paths) > 1 {
+			continue
+		}
+		if t, err := Load(path); err == nil {
+			all = append(all, t)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Timeline) int { return b.Origin.Compare(a.Origin) })
+	return all, nil
 }
 
 // RemoveKept removes the kept timelines of all labs. None is no error.
