@@ -125,7 +125,7 @@ what happened between a Pod that asks for a GPU and the GPU.`,
 	root.AddCommand(
 		newUp(l), newDown(l), newStatus(l),
 		newRun(l), newScenarios(l), newTimeline(l),
-		newFault(l), newPlugin(l), newReproduce(l),
+		newFault(l), newPlugin(l), newReproduce(l), newExercise(l),
 		newDoctor(l), newNodeImage(l),
 		newEnv(l), newKubectl(l), newCollect(l),
 	)

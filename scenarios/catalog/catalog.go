@@ -65,6 +65,10 @@ func All() []Scenario {
 			Proves: "claims have parts of one shared GPU's memory, as many as fit (needs a GPU that is shared)",
 		},
 		{
+			Name: "exercises", Test: "TestExercises", Short: true, Nodes: true,
+			Proves: "an exercise says what is missing, its solution passes, and a reset begins it anew",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

@@ -107,6 +107,10 @@ func (s *Stage) connect(ctx context.Context, lab, kubeconfig string) (err error)
 	return nil
 }
 
+// RESTConfig is how the cluster is reached, for a client that the stage does not
+// have. It is the caller's own.
+func (s *Stage) RESTConfig() *rest.Config { return rest.CopyConfig(s.config) }
+
 // Play runs the feature. An interrupt ends what it waits for, and then tidies
 // up as after any failure.
 func (s *Stage) Play(t *testing.T, feature *features.FeatureBuilder) {
