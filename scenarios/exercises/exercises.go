@@ -14,6 +14,10 @@ import (
 	whypending "github.com/dra-lab/dra-lab/scenarios/exercises/04-why-pending"
 	inside "github.com/dra-lab/dra-lab/scenarios/exercises/05-inside-the-container"
 	failinggpu "github.com/dra-lab/dra-lab/scenarios/exercises/06-failing-gpu"
+	tolerate "github.com/dra-lab/dra-lab/scenarios/exercises/07-tolerate"
+	settings "github.com/dra-lab/dra-lab/scenarios/exercises/08-settings"
+	alternatives "github.com/dra-lab/dra-lab/scenarios/exercises/09-alternatives"
+	byresourcename "github.com/dra-lab/dra-lab/scenarios/exercises/10-by-resource-name"
 	"github.com/dra-lab/dra-lab/scenarios/exercises/lesson"
 )
 
@@ -23,6 +27,7 @@ func All() ([]lesson.Exercise, error) {
 	var failed error
 	for _, read := range []func() (lesson.Exercise, error){
 		firstclaim.New, templateorname.New, selection.New, whypending.New, inside.New, failinggpu.New,
+		tolerate.New, settings.New, alternatives.New, byresourcename.New,
 	} {
 		e, err := read()
 		all, failed = append(all, e), errors.Join(failed, err)

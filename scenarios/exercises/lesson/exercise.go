@@ -30,6 +30,9 @@ type Exercise struct {
 	Solve func(context.Context, *Room) error
 	// AtStart is part of a finding that does not hold when the exercise begins.
 	AtStart string
+	// Breaks says that a GPU has to fail for the exercise to be solved, which is
+	// done with "lab fault" and beyond Solve.
+	Breaks bool
 	// Check says what holds. It is pure.
 	Check func(Snapshot) []Finding
 }
