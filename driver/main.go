@@ -158,7 +158,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		return fmt.Errorf("initialize GPU library: %w", ret)
 	}
 	defer lib.Shutdown()
-	gpus, err := gpu.Discover(lib)
+	gpus, err := gpu.Discover(lib, lib.Sysfs())
 	if err != nil {
 		return err
 	}

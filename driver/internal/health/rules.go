@@ -34,6 +34,9 @@ const (
 	Recovery    Condition = "recovery" // the GPU wants to be recovered, and nothing says what happened
 	Temperature Condition = "temperature"
 	PCIeWidth   Condition = "pcie-width"
+	// Unreadable is a GPU that cannot be given to claims because what it is could
+	// not be read. That says nothing about how it is: it is unknown.
+	Unreadable Condition = "unreadable"
 )
 
 // Effect is what a taint does to Pods.
@@ -84,7 +87,7 @@ func DefaultRules() Rules {
 		Confirm:               2,
 		Effects: map[Condition]Effect{
 			XID: NoExecute, ECC: NoExecute, Lost: NoExecute, Recovery: NoExecute,
-			Temperature: NoSchedule, PCIeWidth: NoSchedule,
+			Temperature: NoSchedule, PCIeWidth: NoSchedule, Unreadable: NoSchedule,
 		},
 	}
 }
@@ -220,6 +223,7 @@ func (m *Machine) Read(r device.Reading, asked, now time.Time) {
 	m.readRecovery(r, asked, now)
 	m.readTemperature(r, now)
 	m.readPCIe(r, now)
+	m.set(Unreadable, r.Problem != "", now, api.UnreadableInventory, "the GPU could not be read: "+r.Problem)
 }
 
 func (m *Machine) readLost(r device.Reading, now time.Time) {
@@ -302,9 +306,13 @@ func (m *Machine) Status() Status {
 		Verified: m.verified, Reading: m.reading,
 		Problems: append(byCondition(m.latched), byCondition(m.level)...),
 	}
+	unreadable := slices.ContainsFunc(s.Problems, func(p Problem) bool { return p.Condition == Unreadable })
 	switch {
 	case len(s.Problems) > 0:
 		s.Health = api.HealthUnhealthy
+		if unreadable && len(s.Problems) == 1 {
+			s.Health = api.HealthUnknown
+		}
 		messages := make([]string, 0, len(s.Problems))
 		for _, p := range s.Problems {
 			messages = append(messages, p.Message)
@@ -348,6 +356,8 @@ func taintKey(c Condition) string {
 		return api.TaintLost
 	case Recovery:
 		return api.TaintRecovery
+	case Unreadable:
+		return api.TaintUnreadable
 	}
 	return api.TaintTelemetry
 }

@@ -19,21 +19,18 @@ import (
 	"github.com/dra-lab/dra-lab/driver/draconn"
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
-	"github.com/dra-lab/dra-lab/driver/internal/claim"
-	"github.com/dra-lab/dra-lab/driver/internal/device"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/metrics"
 )
 
 // Driver is one instance of the driver. Open makes it, Run runs it once.
 type Driver struct {
-	cfg       Config
-	gpus      []device.GPU // by index
-	inventory claim.Inventory
-	store     *checkpoint.Store
-	cdi       *cdi.Dir
-	monitor   *health.Monitor
-	metrics   *metrics.Metrics
+	cfg     Config
+	devices atomic.Pointer[devices]
+	store   *checkpoint.Store
+	cdi     *cdi.Dir
+	monitor *health.Monitor
+	metrics *metrics.Metrics
 
 	// stop ends Run; its cause decides how the process exits.
 	stop context.CancelCauseFunc
@@ -83,10 +80,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		}
 	}()
 	d := &Driver{
-		cfg: cfg,
-		inventory: claim.Inventory{
-			Driver: api.DriverName, Pool: cfg.Node, GPUs: map[string]device.GPU{},
-		},
+		cfg:       cfg,
 		store:     store,
 		cdi:       cdi.NewDir(cfg.CDIDir),
 		stop:      func(error) {},
@@ -98,11 +92,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		retaint:   make(chan struct{}, 1),
 		told:      map[string]bool{},
 	}
-	for _, gpu := range cfg.Hardware.List() {
-		gpu.Shared = cfg.Shared != nil && cfg.Shared(gpu)
-		d.gpus = append(d.gpus, gpu)
-		d.inventory.GPUs[gpu.Name] = gpu
-	}
+	d.takeInventory()
 	latched, err := d.readLatched()
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
@@ -145,7 +135,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	parent := ctx
 	ctx, d.stop = context.WithCancelCause(ctx)
 	defer d.stop(errStopped)
-	d.report(api.Report{Step: api.StepStarted, Detail: fmt.Sprintf("version %s, boot %s, %d devices", d.cfg.Version, d.cfg.BootID, len(d.inventory.GPUs))})
+	d.report(api.Report{Step: api.StepStarted, Detail: fmt.Sprintf("version %s, boot %s, %d devices", d.cfg.Version, d.cfg.BootID, len(d.inventory().GPUs))})
 
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -87,7 +87,7 @@ func (d *Driver) held(ctx context.Context) (map[string]bool, error) {
 // clean says whether nothing is left of a leak. A device that cannot be asked,
 // or is no longer here, is not clean.
 func (d *Driver) clean(l checkpoint.Leak) bool {
-	gpu, ok := d.inventory.GPUs[l.Name]
+	gpu, ok := d.inventory().GPUs[l.Name]
 	if !ok || gpu.UUID != l.UUID {
 		return false
 	}

@@ -84,7 +84,7 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 // assignments finds the devices of an entry that are still on the node.
 func (d *Driver) assignments(e checkpoint.Entry) (assigned []claim.Assignment, missing []string) {
 	for _, dev := range e.Devices {
-		gpu, ok := d.inventory.GPUs[dev.Name]
+		gpu, ok := d.inventory().GPUs[dev.Name]
 		if !ok || gpu.UUID != dev.UUID {
 			missing = append(missing, dev.Name)
 			continue

@@ -94,7 +94,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 		return nil
 	}
 	for _, dev := range entry.Devices {
-		gpu, ok := d.inventory.GPUs[dev.Name]
+		gpu, ok := d.inventory().GPUs[dev.Name]
 		if !ok || dev.Monitor {
 			continue
 		}
@@ -123,7 +123,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	}
 	w.done(UnprepareForgotten, "checkpoint entry removed")
 	for _, dev := range entry.Devices {
-		if gpu, ok := d.inventory.GPUs[dev.Name]; ok {
+		if gpu, ok := d.inventory().GPUs[dev.Name]; ok {
 			d.monitor.Ask(gpu.Index)
 		}
 	}
@@ -162,7 +162,7 @@ func (d *Driver) verdict(entry checkpoint.Entry, left []leftover) string {
 		return strings.Join(words, "; ")
 	}
 	for _, dev := range entry.Devices {
-		gpu, ok := d.inventory.GPUs[dev.Name]
+		gpu, ok := d.inventory().GPUs[dev.Name]
 		if !ok || dev.Monitor {
 			continue
 		}
@@ -199,7 +199,7 @@ func (l leftover) leak(e checkpoint.Entry) checkpoint.Leak {
 
 // leftover says in which way a device is not as it was, if it is not.
 func (d *Driver) leftover(dev checkpoint.Device) (leftover, bool) {
-	gpu, ok := d.inventory.GPUs[dev.Name]
+	gpu, ok := d.inventory().GPUs[dev.Name]
 	// What others with a share do cannot be told from what stayed behind.
 	if !ok || dev.Monitor || dev.Share != "" || dev.BaselineBytes == nil {
 		return leftover{}, false

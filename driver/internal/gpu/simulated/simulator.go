@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -75,13 +76,18 @@ func New(cfg Config) (*Simulator, error) {
 			return nil, err
 		}
 		g := newBoard(p, i, uuid(cfg.Node, i), filepath.Join(cfg.Dir, api.DeviceName(i)))
-		if err := g.makeDirs(); err != nil {
+		if err := errors.Join(g.makeDirs(), g.plug(s.sysfsDir())); err != nil {
 			return nil, err
 		}
 		s.gpus = append(s.gpus, g)
 	}
 	return s, nil
 }
+
+// Sysfs is what the machine's /sys says of the GPUs: where they are.
+func (s *Simulator) Sysfs() fs.ReadLinkFS { return os.DirFS(s.sysfsDir()).(fs.ReadLinkFS) }
+
+func (s *Simulator) sysfsDir() string { return filepath.Join(s.cfg.Dir, "sys") }
 
 func readInventory(path string) (api.Inventory, error) {
 	data, err := readFile(path)
