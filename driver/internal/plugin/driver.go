@@ -93,7 +93,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		told:      map[string]bool{},
 	}
 	d.takeInventory()
-	latched, err := d.readLatched()
+	latched, damage, err := d.readLatched()
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
@@ -119,6 +119,9 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 			return len(entries)
 		},
 	})
+	if damage != nil {
+		d.background(ctx, "health", damage)
+	}
 	return d, nil
 }
 
