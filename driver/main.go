@@ -31,6 +31,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
+	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
 )
@@ -54,6 +55,7 @@ type flags struct {
 	node, podUID, gpus, http string
 	kubeconfig, hardwareDir  string
 	verbosity                int
+	rules                    health.Rules
 }
 
 func parse(args []string, stderr io.Writer) (flags, error) {
@@ -66,6 +68,14 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.StringVar(&f.http, "http", ":8080", "`address` for "+api.PathLive+", "+api.PathReady+", "+api.PathMetrics+" and "+api.PathStatus+"; empty for none")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` to reach the API server with; empty inside a cluster")
 	fs.StringVar(&f.hardwareDir, "hardware-dir", api.HardwareDir, "`directory` with the state of simulated GPUs")
+	fs.Func("ignored-xids", "`numbers` of XIDs that are the program's fault, such as 13,31; every other is fatal (default: the vendor's list; none: all are fatal)", func(s string) (err error) {
+		f.rules.IgnoredXIDs, err = health.ParseXIDs(s)
+		return err
+	})
+	fs.Func("taint-effects", "`effects` of taints by condition, such as temperature=NoExecute,pcie-width=None (default: NoExecute for what ends a program, else NoSchedule)", func(s string) (err error) {
+		f.rules.Effects, err = health.ParseEffects(s)
+		return err
+	})
 	fs.IntVar(&f.verbosity, "v", 0, "`level` of logging on stderr")
 	if err := fs.Parse(args); err != nil {
 		return f, err
@@ -173,7 +183,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		Node:   f.node, Client: client,
 		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
 		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
-		Reports: reports,
+		Reports: reports, Rules: f.rules,
 	})
 	if err != nil {
 		return err

@@ -158,13 +158,6 @@ func (m *Monitor) Subscribe() (changed <-chan struct{}, cancel func(), err error
 	}, nil
 }
 
-// Subscribers is how many watch now.
-func (m *Monitor) Subscribers() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.subscribers)
-}
-
 // Run watches until ctx ends. It does not wait for hardware that hangs.
 func (m *Monitor) Run(ctx context.Context) {
 	m.mu.Lock()

@@ -37,6 +37,9 @@ const (
 	// Unreadable is a GPU that cannot be given to claims because what it is could
 	// not be read. That says nothing about how it is: it is unknown.
 	Unreadable Condition = "unreadable"
+	// Leaked is a GPU on which something of a claim stayed behind. It is found at
+	// unprepare, not by a Machine.
+	Leaked Condition = "leaked"
 )
 
 // Effect is what a taint does to Pods.
@@ -46,6 +49,8 @@ type Effect string
 const (
 	NoSchedule Effect = "NoSchedule" // no new Pods
 	NoExecute  Effect = "NoExecute"  // and those that run are evicted
+	// NoTaint is no taint at all: health stream, metrics and Events have to do.
+	NoTaint Effect = "None"
 )
 
 // Taint marks a device in its ResourceSlice.
@@ -62,7 +67,8 @@ func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + string(t.E
 // Rules are the limits and reactions. The zero value of a field means the
 // default in DefaultRules.
 type Rules struct {
-	// IgnoredXIDs are those that say nothing about the GPU.
+	// IgnoredXIDs are those that say nothing about the GPU; every other is fatal.
+	// An empty list that is not nil ignores none.
 	IgnoredXIDs []uint64
 	// Settle is how long after a fatal event an answer that all is well is not
 	// yet believed.
@@ -87,7 +93,7 @@ func DefaultRules() Rules {
 		Confirm:               2,
 		Effects: map[Condition]Effect{
 			XID: NoExecute, ECC: NoExecute, Lost: NoExecute, Recovery: NoExecute,
-			Temperature: NoSchedule, PCIeWidth: NoSchedule, Unreadable: NoSchedule,
+			Temperature: NoSchedule, PCIeWidth: NoSchedule, Unreadable: NoSchedule, Leaked: NoSchedule,
 		},
 	}
 }
@@ -336,6 +342,9 @@ func (r Rules) Taints(s Status) []Taint {
 	r = r.withDefaults()
 	var taints []Taint
 	for _, p := range s.Problems {
+		if r.Effects[p.Condition] == NoTaint {
+			continue
+		}
 		t := Taint{Key: taintKey(p.Condition), Value: p.Value, Effect: r.Effects[p.Condition], Since: p.Since}
 		i := slices.IndexFunc(taints, func(have Taint) bool { return have.Key == t.Key && have.Effect == t.Effect })
 		if i < 0 {

@@ -39,6 +39,8 @@ type Driver struct {
 	// socket; only then may the kubelet know of it.
 	serving   chan struct{}
 	published atomic.Bool
+	// watchers counts open health streams.
+	watchers atomic.Int32
 	// registered is set by the kubelet's word.
 	registered atomic.Bool
 	// republish has a value when slices did not reach the API server.
@@ -108,15 +110,15 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
 	d.metrics = metrics.New(metrics.Live{
-		HealthWatchers:   d.monitor.Subscribers,
+		HealthWatchers:   func() int { return int(d.watchers.Load()) },
 		CheckpointWrites: store.Writes,
 		ReportsDropped:   cfg.Reports.Dropped,
-		PreparedClaims: func() int {
+		Prepared: func() (claims, devices int) {
 			entries, err := store.List(ctx)
 			if err != nil {
-				return -1
+				return -1, -1
 			}
-			return len(entries)
+			return len(entries), len(heldBy(entries))
 		},
 	})
 	if damage != nil {

@@ -539,9 +539,7 @@ func TestDamagedHealthFileIsReported(t *testing.T) {
 			if !d.reports.has(api.StepError, "health read what was wrong with GPUs before the restart") {
 				t.Errorf("reports: %+v", d.reports.all())
 			}
-			w := httptest.NewRecorder()
-			d.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, api.PathMetrics, nil))
-			if want := `dra_lab_background_errors_total{source="health"} 1`; !strings.Contains(w.Body.String(), want) {
+			if want := `dra_lab_background_errors_total{source="health"} 1`; !strings.Contains(d.metrics(t), want) {
 				t.Errorf("metrics have no %s", want)
 			}
 			// What comes from now on is remembered again.
@@ -795,6 +793,7 @@ func TestHTTP(t *testing.T) {
 		`dra_lab_claim_duration_seconds_count{error="false",operation="prepare"} 1`,
 		`dra_lab_accepted_connections_total 2`,
 		`dra_lab_prepared_claims 1`,
+		`dra_lab_prepared_devices 1`,
 		`dra_lab_device_health{device="gpu-0",health="Healthy"} 1`,
 		"process_resident_memory_bytes",
 	} {

@@ -71,6 +71,9 @@ func (d *Driver) taints(all []health.Status) map[string][]health.Taint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, t := range d.leakTaints {
+		if t.Effect == health.NoTaint {
+			continue
+		}
 		taints[name] = append(taints[name], t)
 	}
 	return taints
