@@ -134,7 +134,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer klog.Flush()
 	if err := serve(ctx, f, stdout); err != nil {
 		klog.Flush()
-		fmt.Fprintf(stderr, "driver: error: %v\n", err)
+		// Several errors are one line, too: the last line of a log is what people see.
+		fmt.Fprintf(stderr, "driver: error: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return exitFailed
 	}
 	return exitDone
