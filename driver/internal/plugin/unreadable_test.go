@@ -70,8 +70,12 @@ func TestGPUThatCannotBeOpened(t *testing.T) {
 	if dev := m.published(t, "gpu-1"); len(dev.Capacity) > 0 || dev.Attributes[api.AttributeUUID].StringValue != nil {
 		t.Errorf("published as %v", dev)
 	}
-	if first := stream(t, k)()["gpu-1"]; first.GetHealth().String() != "UNKNOWN" || !strings.Contains(first.GetMessage(), nvml.ERROR_INSUFFICIENT_POWER.Error()) {
-		t.Errorf("health is %v", first)
+	status, err := d.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dev := status.Devices[1]; dev.Health != api.HealthUnknown || !strings.Contains(dev.Message, nvml.ERROR_INSUFFICIENT_POWER.Error()) {
+		t.Errorf("status is %+v", dev)
 	}
 	// refused by name, and in nobody's way,
 	_, failed := k.prepare(t, "a", "b")
