@@ -15,8 +15,10 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,6 +33,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
+	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
 )
@@ -53,7 +56,10 @@ func main() {
 type flags struct {
 	node, podUID, gpus, http string
 	kubeconfig, hardwareDir  string
+	kubeletDir, cdiDir       string
+	inventory                api.Inventory
 	verbosity                int
+	rules                    health.Rules
 }
 
 func parse(args []string, stderr io.Writer) (flags, error) {
@@ -62,14 +68,25 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.SetOutput(stderr)
 	fs.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "`name` of this node, and of its pool ($NODE_NAME)")
 	fs.StringVar(&f.podUID, "pod-uid", os.Getenv("POD_UID"), "`UID` of this Pod; lets another instance replace this one without a gap ($POD_UID)")
-	fs.StringVar(&f.gpus, "gpus", "simulated", "`kind` of GPUs: simulated")
+	fs.StringVar(&f.gpus, "gpus", "simulated", "`kind` of GPUs: simulated, or simulated=PROFILE:COUNT to say what a node has that has no "+api.InventoryName)
 	fs.StringVar(&f.http, "http", ":8080", "`address` for "+api.PathLive+", "+api.PathReady+", "+api.PathMetrics+" and "+api.PathStatus+"; empty for none")
+	fs.StringVar(&f.kubeletDir, "kubelet-dir", kubeletDir, "root `directory` of the kubelet; sockets and checkpoint are below it")
+	fs.StringVar(&f.cdiDir, "cdi-dir", api.CDIDir, "`directory` in which the container runtime looks for CDI specs")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` to reach the API server with; empty inside a cluster")
 	fs.StringVar(&f.hardwareDir, "hardware-dir", api.HardwareDir, "`directory` with the state of simulated GPUs")
+	fs.Func("ignored-xids", "`numbers` of XIDs that are the program's fault, such as 13,31; every other is fatal (default: the vendor's list; none: all are fatal)", func(s string) (err error) {
+		f.rules.IgnoredXIDs, err = health.ParseXIDs(s)
+		return err
+	})
+	fs.Func("taint-effects", "`effects` of taints by condition, such as temperature=NoExecute,pcie-width=None (default: NoExecute for what ends a program, else NoSchedule)", func(s string) (err error) {
+		f.rules.Effects, err = health.ParseEffects(s)
+		return err
+	})
 	fs.IntVar(&f.verbosity, "v", 0, "`level` of logging on stderr")
 	if err := fs.Parse(args); err != nil {
 		return f, err
 	}
+	kind, list, hasList := strings.Cut(f.gpus, "=")
 	switch {
 	case fs.NArg() > 0:
 		return f, fmt.Errorf("unexpected argument %q", fs.Arg(0))
@@ -77,10 +94,27 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 		return f, errors.New("no node name: set -node-name or $NODE_NAME")
 	case f.gpus == "passthrough":
 		return f, errors.New("-gpus passthrough is not supported by this version")
-	case f.gpus != "simulated":
+	case kind != "simulated":
 		return f, fmt.Errorf("-gpus %q: want simulated", f.gpus)
+	case !filepath.IsAbs(f.kubeletDir):
+		return f, fmt.Errorf("-kubelet-dir %q: want an absolute path", f.kubeletDir)
+	case !hasList:
+		return f, nil
+	}
+	var err error
+	if f.inventory, err = api.ParseGPUs(list); err != nil {
+		return f, fmt.Errorf("-gpus: %w", err)
 	}
 	return f, nil
+}
+
+// kubeletDir is the usual root directory of the kubelet.
+const kubeletDir = "/var/lib/kubelet"
+
+// below is dir, which is under the usual root directory of the kubelet, under
+// another one.
+func below(root, dir string) string {
+	return filepath.Join(root, strings.TrimPrefix(dir, kubeletDir))
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -100,7 +134,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer klog.Flush()
 	if err := serve(ctx, f, stdout); err != nil {
 		klog.Flush()
-		fmt.Fprintf(stderr, "driver: error: %v\n", err)
+		// Several errors are one line, too: the last line of a log is what people see.
+		fmt.Fprintf(stderr, "driver: error: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return exitFailed
 	}
 	return exitDone
@@ -145,7 +180,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	defer reports.Close()
 
 	lib, err := simulated.New(simulated.Config{
-		Node: f.node, Dir: f.hardwareDir,
+		Node: f.node, Dir: f.hardwareDir, Default: f.inventory,
 		OnError: func(err error) {
 			klog.FromContext(ctx).Error(err, "Simulated hardware")
 			reports.Report(api.Report{Step: api.StepError, Detail: "hardware", Err: err.Error()})
@@ -158,7 +193,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		return fmt.Errorf("initialize GPU library: %w", ret)
 	}
 	defer lib.Shutdown()
-	gpus, err := gpu.Discover(lib)
+	gpus, err := gpu.Discover(lib, lib.Sysfs())
 	if err != nil {
 		return err
 	}
@@ -173,7 +208,8 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		Node:   f.node, Client: client,
 		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
 		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
-		Reports: reports,
+		PluginDir: below(f.kubeletDir, api.PluginDir), RegistrarDir: below(f.kubeletDir, api.RegistrarDir), CDIDir: f.cdiDir,
+		Reports: reports, Rules: f.rules,
 	})
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ var allowed = []struct {
 	{from: "driver/draconn", to: []string{"driver/draconn"}},
 	{from: "driver", to: []string{"driver"}},
 	{from: "manifests", to: nil},
+	{from: "scripts", to: []string{"manifests"}},
 }
 
 func TestImportsKeepTheRooms(t *testing.T) {

@@ -126,7 +126,7 @@ what happened between a Pod that asks for a GPU and the GPU.`,
 		newUp(l), newDown(l), newStatus(l),
 		newRun(l), newScenarios(l), newTimeline(l),
 		newFault(l), newPlugin(l), newReproduce(l), newExercise(l),
-		newDoctor(l), newNodeImage(l),
+		newDoctor(l), newNodeImage(l), newImage(l), newManifests(l),
 		newEnv(l), newKubectl(l), newCollect(l),
 	)
 	addCompletion(root)

@@ -67,9 +67,12 @@ done
 found=0
 for fuzzer in "${fuzzers[@]}"; do wait "$fuzzer" || found=1; done # none outlives another's failure
 [ "$found" = 0 ]
+# What Helm makes of the chart: a module of its own, that nothing else depends on Helm.
+CGO_ENABLED=0 go test -C scripts/chart ./...
 # What measures time skips itself under the race detector.
 go test -count=1 -run 'TestCallOverhead|TestFirstCallIsWarm' ./driver/draconn
 if [ "$size" = all ]; then
+  scripts/arm64.sh
   # In full only without the race detector, with which a driver starts slowly.
   go test -count=1 -timeout 20m -run TestRandomKills ./driver/internal/plugin
   # Tests of packages that work on a running lab, one after another.

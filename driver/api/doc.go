@@ -26,8 +26,9 @@ const (
 
 // Attributes of a device. They are published without a domain, which means
 // that of the driver: in CEL device.attributes["gpu.lab.example"].uuid. Besides
-// there is the standard one for the bus address, resource.kubernetes.io/pciBusID,
-// in the form 0000:17:00.0.
+// there are the standard ones that say where the device is, each where the
+// kernel tells it: resource.kubernetes.io/pciBusID (0000:17:00.0), pcieRoot
+// (pci0000:15) and numaNode (a number).
 const (
 	AttributeType              = "type"                  // string, always "gpu" for a whole GPU
 	AttributeUUID              = "uuid"                  // string, "GPU-..."
@@ -59,10 +60,17 @@ const (
 	// TaintTelemetry marks a GPU whose telemetry is out of bounds; the value
 	// names the reading.
 	TaintTelemetry = DriverName + "/telemetry"
+	// TaintUnreadable marks a GPU that cannot be given to claims because what it
+	// is could not be read; the value is UnreadableInventory.
+	TaintUnreadable = DriverName + "/unreadable"
 	// TaintLeaked marks a GPU on which something of a claim stayed behind after
 	// that was unprepared; the value is LeakProcesses or LeakMemory.
 	TaintLeaked = DriverName + "/leaked"
 )
+
+// UnreadableInventory is the value of TaintUnreadable: the GPU cannot be opened,
+// or does not tell its UUID or its memory.
+const UnreadableInventory = "inventory"
 
 // Values of TaintLeaked.
 const (

@@ -222,6 +222,7 @@ func (i installer) objects(built images, targets []string) ([]*unstructured.Unst
 		DriverImage:  built.driver.Ref(),
 		TrainerImage: built.trainer.Ref(),
 		GPUs:         i.options.GPUs.String(),
+		PullPolicy:   "Never", // the images are in no registry
 	})
 	if err != nil {
 		return nil, err

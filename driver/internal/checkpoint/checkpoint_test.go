@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -420,4 +421,32 @@ func TestSharesOfADeviceFitIntoItsMemory(t *testing.T) {
 	}
 	start(t, s, entry("d", "gpu-0"), true)
 	refused("a share of a whole device", share("a", 1))
+}
+
+func TestSharesOfADeviceHaveTheBaselineOfTheFirst(t *testing.T) {
+	s := open(t, path(t), "boot-1")
+	begin := func(uid string, baseline uint64) uint64 {
+		t.Helper()
+		e := entry(uid, "gpu-0")
+		e.Devices[0].Share, e.Devices[0].MemoryBytes = "share-"+uid, 100
+		e.Devices[0].Settings.MemoryBytes = 10
+		e.Devices[0].BaselineBytes = &baseline
+		got, err := s.Start(t.Context(), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *got.Devices[0].BaselineBytes
+	}
+	// What others have in use meanwhile is not what the device should go back to.
+	if got := []uint64{begin("a", 1), begin("b", 30), begin("c", 60)}; !slices.Equal(got, []uint64{1, 1, 1}) {
+		t.Errorf("baselines are %v", got)
+	}
+	for _, uid := range []string{"a", "c", "b"} {
+		if err := s.Remove(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := begin("d", 2); got != 2 {
+		t.Errorf("the baseline of the next first one is %d", got)
+	}
 }

@@ -63,7 +63,9 @@ type Device struct {
 	// Settings are those that the device has for the claim.
 	Settings device.Settings `json:"settings,omitzero"`
 	// BaselineBytes is the memory in use before the claim was prepared, nil if
-	// it could not be read. After unprepare the device should be back there.
+	// it could not be read. After unprepare the device should be back there. All
+	// shares of a device have the same one, from before the first of them: it is
+	// where the device should be when the last one is given back.
 	BaselineBytes *uint64 `json:"baselineBytes,omitempty"`
 }
 
@@ -142,14 +144,29 @@ func (s State) start(want Entry) (Entry, error) {
 			}
 		}
 	}
-	for _, d := range want.Devices {
+	for i, d := range want.Devices {
 		if err := s.free(d, want.UID); err != nil {
 			return Entry{}, err
+		}
+		if other, ok := s.holder(d, want.UID); ok && d.Share != "" {
+			want.Devices[i].BaselineBytes = other.BaselineBytes
 		}
 	}
 	want.Phase = Started
 	s.Claims[want.UID] = want
 	return want, nil
+}
+
+// holder is what another claim holds of a device, if one does.
+func (s State) holder(d Device, uid string) (Device, bool) {
+	for _, other := range slices.Sorted(maps.Keys(s.Claims)) {
+		for _, held := range s.Claims[other].Devices {
+			if other != uid && !held.Monitor && held.Pool == d.Pool && held.Name == d.Name {
+				return held, true
+			}
+		}
+	}
+	return Device{}, false
 }
 
 // free says whether a claim may have a device: nobody else holds it, or what

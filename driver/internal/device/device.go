@@ -5,7 +5,7 @@
 package device
 
 // GPU is one whole GPU, as found when the driver started. Strings that could
-// not be read are empty and numbers 0; Problem then says why.
+// not be read are empty and numbers 0.
 type GPU struct {
 	Index         int    // NVML's index
 	Name          string // name in ResourceSlices, "gpu-0"
@@ -17,10 +17,15 @@ type GPU struct {
 	ComputeMinor  int
 	MemoryBytes   uint64
 	PCIBusID      string // "0000:17:00.0"
+	PCIeRoot      string // "pci0000:15", the root complex that the GPU hangs on
+	NUMANode      Value[int]
 	Minor         int    // of /dev/nvidia<Minor>, -1 when unknown
 	DriverVersion string // "580.95.05"
 	CUDAVersion   string // "13.0"
-	Problem       string // empty when everything was readable
+	// Problem is why the GPU cannot be given to claims: something that it has to
+	// tell could not be read. Empty when all is well; that it declines to tell
+	// what can be done without is well, too.
+	Problem string
 	// Shared means that several claims may have a part of its memory each.
 	Shared bool
 }
@@ -103,6 +108,8 @@ type Reading struct {
 	// Lost says that the GPU is no longer reachable; nothing else is known
 	// then, and Detail has the answer that said so.
 	Lost bool
+	// Problem is the GPU's: why it cannot be given to claims.
+	Problem string
 	// Detail is why the reading is incomplete, for people.
 	Detail string
 

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -24,8 +25,10 @@ const wanted = nvml.EventTypeXidCriticalError |
 	nvml.EventTypeGpuRecoveryAction
 
 type events struct {
-	set   nvml.EventSet // nil when no GPU supports events
-	index map[nvml.Device]int
+	set nvml.EventSet // nil when no GPU supports events
+
+	mu    sync.RWMutex
+	index map[nvml.Device]int // of the GPUs that are registered
 }
 
 func listen(lib Library, handles []nvml.Device) (*events, error) {
@@ -37,24 +40,44 @@ func listen(lib Library, handles []nvml.Device) (*events, error) {
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("create event set: %w", ret)
 	}
-	registered := 0
-	for i, h := range handles {
-		e.index[h] = i
-		supported, ret := h.GetSupportedEventTypes()
-		if ret != nvml.SUCCESS || supported&wanted == 0 {
-			// It is asked at intervals like all others; that has to do.
-			continue
-		}
-		if ret := h.RegisterEvents(supported&wanted, set); ret == nvml.SUCCESS {
-			registered++
-		}
-	}
-	if registered == 0 {
-		set.Free()
-		return e, nil
-	}
 	e.set = set
+	for i, h := range handles {
+		if h != nil {
+			e.register(h, i)
+		}
+	}
+	if len(e.index) == 0 {
+		set.Free()
+		e.set = nil
+	}
 	return e, nil
+}
+
+// register listens to a GPU as well. One that supports no event is asked at
+// intervals like all others; that has to do.
+func (e *events) register(h nvml.Device, index int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.index[h]; ok || e.set == nil {
+		return
+	}
+	supported, ret := h.GetSupportedEventTypes()
+	if ret != nvml.SUCCESS || supported&wanted == 0 {
+		return
+	}
+	if ret := h.RegisterEvents(supported&wanted, e.set); ret == nvml.SUCCESS {
+		e.index[h] = index
+	}
+}
+
+// of is the index of the GPU that an event is of, -1 if it is not known.
+func (e *events) of(h nvml.Device) int {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if index, ok := e.index[h]; ok {
+		return index
+	}
+	return -1
 }
 
 func (e *events) close() error {
@@ -89,11 +112,7 @@ func (g *GPUs) Next(wait time.Duration) (e device.Event, ok bool, err error) {
 	if kind == 0 {
 		return device.Event{}, false, nil
 	}
-	index, known := g.events.index[data.Device]
-	if !known {
-		index = -1
-	}
-	return device.Event{Index: index, Kind: kind, Code: data.EventData}, true, nil
+	return device.Event{Index: g.events.of(data.Device), Kind: kind, Code: data.EventData}, true, nil
 }
 
 func kindOf(eventType uint64) device.EventKind {

@@ -2,6 +2,7 @@ package gpu_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestGPUThatAnswersNothing(t *testing.T) {
 		{ret: nvml.ERROR_RESET_REQUIRED, lost: true},
 	} {
 		t.Run(tc.ret.Error(), func(t *testing.T) {
-			g, err := gpu.Discover(library{ret: tc.ret, events: nvml.ERROR_NOT_SUPPORTED})
+			g, err := gpu.Discover(library{ret: tc.ret, events: nvml.ERROR_NOT_SUPPORTED}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +87,108 @@ func TestGPUThatAnswersNothing(t *testing.T) {
 }
 
 func TestLibraryWithoutEventsForAnotherReasonIsAnError(t *testing.T) {
-	if _, err := gpu.Discover(library{events: nvml.ERROR_UNINITIALIZED}); err == nil {
+	if _, err := gpu.Discover(library{events: nvml.ERROR_UNINITIALIZED}, nil); err == nil {
 		t.Error("no error")
+	}
+}
+
+// machine is one with two GPUs that can be opened or not, and tell or not.
+type machine struct {
+	library
+	handle, memory nvml.Return // of GPU 1
+	handles        [2]*mock.Device
+	registered     int
+}
+
+func newMachine() *machine {
+	m := &machine{library: library{ret: nvml.SUCCESS}}
+	for i := range m.handles {
+		h, _ := m.library.DeviceGetHandleByIndex(i)
+		m.handles[i] = h.(*mock.Device)
+		m.handles[i].GetUUIDFunc = func() (string, nvml.Return) { return fmt.Sprintf("GPU-%d", i), nvml.SUCCESS }
+		m.handles[i].GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
+			if i == 1 && m.memory != nvml.SUCCESS {
+				return nvml.Memory{}, m.memory
+			}
+			return nvml.Memory{Total: 80 << 30}, nvml.SUCCESS
+		}
+		m.handles[i].GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return nvml.EventTypeXidCriticalError, nvml.SUCCESS }
+		m.handles[i].RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { m.registered++; return nvml.SUCCESS }
+	}
+	return m
+}
+
+func (m *machine) DeviceGetCount() (int, nvml.Return) { return len(m.handles), nvml.SUCCESS }
+
+func (m *machine) EventSetCreate() (nvml.EventSet, nvml.Return) {
+	return &mock.EventSet{FreeFunc: func() nvml.Return { return nvml.SUCCESS }}, nvml.SUCCESS
+}
+
+func (m *machine) DeviceGetHandleByIndex(i int) (nvml.Device, nvml.Return) {
+	if i == 1 && m.handle != nvml.SUCCESS {
+		return nil, m.handle
+	}
+	return m.handles[i], nvml.SUCCESS
+}
+
+func TestGPUThatCannotBeOpenedStopsNobodyAndIsTriedAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		set        func(*machine, nvml.Return)
+		ret        nvml.Return
+		registered int // at first
+	}{
+		"no handle":         {set: func(m *machine, ret nvml.Return) { m.handle = ret }, ret: nvml.ERROR_INSUFFICIENT_POWER, registered: 1},
+		"no memory":         {set: func(m *machine, ret nvml.Return) { m.memory = ret }, ret: nvml.ERROR_UNKNOWN, registered: 2},
+		"declines its size": {set: func(m *machine, ret nvml.Return) { m.memory = ret }, ret: nvml.ERROR_NOT_SUPPORTED, registered: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine()
+			tc.set(m, tc.ret)
+			g, err := gpu.Discover(m, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			listed := g.List()
+			if len(listed) != 2 || listed[0].Problem != "" || listed[1].Name != "gpu-1" || !strings.Contains(listed[1].Problem, tc.ret.Error()) {
+				t.Fatalf("listed: %+v", listed)
+			}
+			if r := g.Read(1); !strings.Contains(r.Problem, tc.ret.Error()) || r.Lost {
+				t.Errorf("reading: %+v", r)
+			}
+			if _, err := g.Usage(1); err == nil {
+				t.Error("it has a usage")
+			}
+			if m.registered != tc.registered {
+				t.Errorf("%d GPUs are listened to, want %d", m.registered, tc.registered)
+			}
+			// When it can be read, then it is like the others, events included.
+			tc.set(m, nvml.SUCCESS)
+			if r := g.Read(1); r.Problem != "" || !r.Answered() {
+				t.Errorf("reading: %+v", r)
+			}
+			if listed := g.List(); listed[1].Problem != "" || listed[1].UUID != "GPU-1" || listed[1].MemoryBytes != 80<<30 {
+				t.Errorf("listed: %+v", listed)
+			}
+			if m.registered != 2 {
+				t.Errorf("%d GPUs are listened to, want 2", m.registered)
+			}
+		})
+	}
+}
+
+func TestWhatAGPUNeedNotTellIsNoProblem(t *testing.T) {
+	m := newMachine()
+	for _, h := range m.handles {
+		h.GetBrandFunc = func() (nvml.BrandType, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+		h.GetMinorNumberFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_NO_PERMISSION }
+	}
+	g, err := gpu.Discover(m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if got := g.List()[0]; got.Problem != "" || got.Brand != "" || got.Minor != -1 || got.NUMANode.Known {
+		t.Errorf("listed: %+v", got)
 	}
 }

@@ -6,10 +6,14 @@ package gpu
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
@@ -28,32 +32,35 @@ type Library interface {
 
 // GPUs are the GPUs of this node. Use is safe from several goroutines.
 type GPUs struct {
-	handles []nvml.Device
+	lib    Library
+	sysfs  fs.ReadLinkFS
+	common device.GPU // what all GPUs have
+	events *events
+
+	mu      sync.RWMutex
+	handles []nvml.Device // nil for a GPU that could not be opened
 	gpus    []device.GPU
-	events  *events
 }
 
-// Discover finds all GPUs and begins to listen to their events. A GPU of which
-// something cannot be read is listed with what is known; only when the library
-// itself fails, or a GPU has no handle and no identity at all, is that an error.
-func Discover(lib Library) (*GPUs, error) {
+// Discover finds all GPUs and begins to listen to their events. sysfs is the
+// machine's, /sys, and says where on the machine each GPU is; nil leaves that
+// out. A GPU that cannot be opened or read is listed with what is known, and
+// why in its Problem; Read tries again. Only when the library itself fails is
+// that an error.
+func Discover(lib Library, sysfs fs.ReadLinkFS) (*GPUs, error) {
 	count, ret := lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("count GPUs: %w", ret)
 	}
-	var common device.GPU
-	common.DriverVersion, _ = lib.SystemGetDriverVersion()
+	g := &GPUs{lib: lib, sysfs: sysfs}
+	g.common.DriverVersion, _ = lib.SystemGetDriverVersion()
 	if cuda, ret := lib.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS {
-		common.CUDAVersion = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
+		g.common.CUDAVersion = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
 	}
-	g := &GPUs{}
 	for i := range count {
-		handle, ret := lib.DeviceGetHandleByIndex(i)
-		if ret != nvml.SUCCESS {
-			return nil, fmt.Errorf("open GPU %d: %w", i, ret)
-		}
+		handle, gpu := g.open(i)
 		g.handles = append(g.handles, handle)
-		g.gpus = append(g.gpus, describe(handle, i, common))
+		g.gpus = append(g.gpus, gpu)
 	}
 	events, err := listen(lib, g.handles)
 	if err != nil {
@@ -63,24 +70,87 @@ func Discover(lib Library) (*GPUs, error) {
 	return g, nil
 }
 
-// List gives the GPUs by index.
-func (g *GPUs) List() []device.GPU { return g.gpus }
+// List gives the GPUs by index. They are always the same ones; of a GPU with a
+// Problem more may be known after a Read.
+func (g *GPUs) List() []device.GPU {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return slices.Clone(g.gpus)
+}
 
 // Close stops listening to events. Nobody may be in Next.
 func (g *GPUs) Close() error { return g.events.close() }
 
+// open asks for a GPU and what it is. Without a handle it gives nil, and why in
+// the GPU's Problem.
+func (g *GPUs) open(index int) (nvml.Device, device.GPU) {
+	handle, ret := g.lib.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		gpu := g.common
+		gpu.Index, gpu.Name, gpu.Minor = index, api.DeviceName(index), -1
+		gpu.Problem = "open: " + ret.Error()
+		return nil, gpu
+	}
+	gpu := describe(handle, index, g.common)
+	g.place(&gpu)
+	return handle, gpu
+}
+
+// again opens a GPU that had a Problem once more. Once that is gone, its events
+// are listened to, if any GPU's were at the start.
+func (g *GPUs) again(index int) (nvml.Device, device.GPU) {
+	handle, gpu := g.open(index)
+	if handle != nil {
+		g.events.register(handle, index)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.handles[index], g.gpus[index] = handle, gpu
+	return handle, gpu
+}
+
+// at gives a GPU as it is known.
+func (g *GPUs) at(index int) (nvml.Device, device.GPU) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.handles[index], g.gpus[index]
+}
+
+// place says where on the machine a GPU is. What the kernel does not tell, such
+// as the NUMA node on a machine that has but one, is left out.
+func (g *GPUs) place(gpu *device.GPU) {
+	if g.sysfs == nil || gpu.PCIBusID == "" {
+		return
+	}
+	sysfs := deviceattribute.WithFS(g.sysfs)
+	if root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(gpu.PCIBusID, sysfs); err == nil {
+		gpu.PCIeRoot = *root.Value.StringValue
+	}
+	if node, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(gpu.PCIBusID, deviceattribute.ScalarAttribute, sysfs); err == nil {
+		gpu.NUMANode = device.Known(int(*node.Value.IntValue))
+	}
+}
+
+// describe asks a GPU what it is. That it declines to say is no problem, except
+// where a claim could not be given the GPU without: its UUID and its memory.
 func describe(h nvml.Device, index int, gpu device.GPU) device.GPU {
 	gpu.Index, gpu.Name = index, api.DeviceName(index)
 	var problems []error
-	failed := func(what string, ret nvml.Return) bool {
+	needed := func(what string, ret nvml.Return) bool {
 		if ret != nvml.SUCCESS {
 			problems = append(problems, fmt.Errorf("%s: %w", what, ret))
 		}
 		return ret != nvml.SUCCESS
 	}
+	failed := func(what string, ret nvml.Return) bool {
+		if unsupported(ret) {
+			return true
+		}
+		return needed(what, ret)
+	}
 	var ret nvml.Return
 	gpu.UUID, ret = h.GetUUID()
-	failed("UUID", ret)
+	needed("UUID", ret)
 	gpu.Product, ret = h.GetName()
 	failed("name", ret)
 	if brand, ret := h.GetBrand(); !failed("brand", ret) {
@@ -91,7 +161,7 @@ func describe(h nvml.Device, index int, gpu device.GPU) device.GPU {
 	}
 	gpu.ComputeMajor, gpu.ComputeMinor, ret = h.GetCudaComputeCapability()
 	failed("compute capability", ret)
-	if memory, ret := h.GetMemoryInfo(); !failed("memory", ret) {
+	if memory, ret := h.GetMemoryInfo(); !needed("memory", ret) {
 		gpu.MemoryBytes = memory.Total
 	}
 	if pci, ret := h.GetPciInfo(); !failed("PCI address", ret) {

@@ -25,7 +25,7 @@ func (r *reader) answered(what string, ret nvml.Return) bool {
 	case ret == nvml.SUCCESS:
 		return true
 	case ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_GPU_NOT_FOUND || ret == nvml.ERROR_RESET_REQUIRED && what == "memory":
-		r.reading = device.Reading{Lost: true, Detail: what + ": " + ret.Error()}
+		r.reading = device.Reading{Lost: true, Problem: r.reading.Problem, Detail: what + ": " + ret.Error()}
 	case unsupported(ret):
 		r.declined++
 	default:
@@ -34,11 +34,17 @@ func (r *reader) answered(what string, ret nvml.Return) bool {
 	return false
 }
 
-// Read asks the GPU with this index how it is. It takes as long as the
-// hardware takes.
+// Read asks the GPU with this index how it is, and one with a Problem first
+// whether it still has that. It takes as long as the hardware takes.
 func (g *GPUs) Read(index int) device.Reading {
-	h := g.handles[index]
-	var r reader
+	h, gpu := g.at(index)
+	if gpu.Problem != "" {
+		h, gpu = g.again(index)
+	}
+	if h == nil {
+		return device.Reading{Problem: gpu.Problem, Detail: gpu.Problem}
+	}
+	r := reader{reading: device.Reading{Problem: gpu.Problem}}
 	for _, ask := range []func(*reader, nvml.Device){
 		readMemory, readRecovery, readTemperature, readPower, readPCIe, readECC, readRemapping,
 	} {
@@ -114,7 +120,10 @@ func readRecovery(r *reader, h nvml.Device) {
 // Usage says what runs on the GPU with this index. A GPU that does not tell
 // gives errors.ErrUnsupported.
 func (g *GPUs) Usage(index int) (device.Usage, error) {
-	h := g.handles[index]
+	h, gpu := g.at(index)
+	if h == nil {
+		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %s", index, gpu.Problem)
+	}
 	memory, ret := h.GetMemoryInfo()
 	if unsupported(ret) {
 		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %w (%w)", index, errors.ErrUnsupported, ret)

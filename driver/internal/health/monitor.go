@@ -101,8 +101,10 @@ func New(cfg Config) (*Monitor, error) {
 			return nil, fmt.Errorf("monitor GPU %q: index %d at place %d", gpu.Name, gpu.Index, i)
 		}
 		machine := NewMachine(cfg.Rules, gpu)
-		for _, p := range cfg.Latched[gpu.UUID] {
-			machine.Latch(p)
+		if gpu.UUID != "" {
+			for _, p := range cfg.Latched[gpu.UUID] {
+				machine.Latch(p)
+			}
 		}
 		m.gpus = append(m.gpus, watched{machine: machine, status: machine.Status()})
 	}
@@ -154,13 +156,6 @@ func (m *Monitor) Subscribe() (changed <-chan struct{}, cancel func(), err error
 		defer m.mu.Unlock()
 		delete(m.subscribers, c)
 	}, nil
-}
-
-// Subscribers is how many watch now.
-func (m *Monitor) Subscribers() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.subscribers)
 }
 
 // Run watches until ctx ends. It does not wait for hardware that hangs.
@@ -374,7 +369,8 @@ func (m *Monitor) saveNow() {
 	all := map[string][]Problem{}
 	m.mu.Lock()
 	for i := range m.gpus {
-		if latched := m.gpus[i].machine.Latched(); len(latched) > 0 {
+		// What has no identity could not be told from others by the next driver.
+		if latched := m.gpus[i].machine.Latched(); len(latched) > 0 && m.cfg.GPUs[i].UUID != "" {
 			all[m.cfg.GPUs[i].UUID] = latched
 		}
 	}

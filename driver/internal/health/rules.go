@@ -34,6 +34,12 @@ const (
 	Recovery    Condition = "recovery" // the GPU wants to be recovered, and nothing says what happened
 	Temperature Condition = "temperature"
 	PCIeWidth   Condition = "pcie-width"
+	// Unreadable is a GPU that cannot be given to claims because what it is could
+	// not be read. That says nothing about how it is: it is unknown.
+	Unreadable Condition = "unreadable"
+	// Leaked is a GPU on which something of a claim stayed behind. It is found at
+	// unprepare, not by a Machine.
+	Leaked Condition = "leaked"
 )
 
 // Effect is what a taint does to Pods.
@@ -43,6 +49,8 @@ type Effect string
 const (
 	NoSchedule Effect = "NoSchedule" // no new Pods
 	NoExecute  Effect = "NoExecute"  // and those that run are evicted
+	// NoTaint is no taint at all: health stream, metrics and Events have to do.
+	NoTaint Effect = "None"
 )
 
 // Taint marks a device in its ResourceSlice.
@@ -59,7 +67,8 @@ func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + string(t.E
 // Rules are the limits and reactions. The zero value of a field means the
 // default in DefaultRules.
 type Rules struct {
-	// IgnoredXIDs are those that say nothing about the GPU.
+	// IgnoredXIDs are those that say nothing about the GPU; every other is fatal.
+	// An empty list that is not nil ignores none.
 	IgnoredXIDs []uint64
 	// Settle is how long after a fatal event an answer that all is well is not
 	// yet believed.
@@ -84,7 +93,7 @@ func DefaultRules() Rules {
 		Confirm:               2,
 		Effects: map[Condition]Effect{
 			XID: NoExecute, ECC: NoExecute, Lost: NoExecute, Recovery: NoExecute,
-			Temperature: NoSchedule, PCIeWidth: NoSchedule,
+			Temperature: NoSchedule, PCIeWidth: NoSchedule, Unreadable: NoSchedule, Leaked: NoSchedule,
 		},
 	}
 }
@@ -220,6 +229,7 @@ func (m *Machine) Read(r device.Reading, asked, now time.Time) {
 	m.readRecovery(r, asked, now)
 	m.readTemperature(r, now)
 	m.readPCIe(r, now)
+	m.set(Unreadable, r.Problem != "", now, api.UnreadableInventory, "the GPU could not be read: "+r.Problem)
 }
 
 func (m *Machine) readLost(r device.Reading, now time.Time) {
@@ -302,9 +312,13 @@ func (m *Machine) Status() Status {
 		Verified: m.verified, Reading: m.reading,
 		Problems: append(byCondition(m.latched), byCondition(m.level)...),
 	}
+	unreadable := slices.ContainsFunc(s.Problems, func(p Problem) bool { return p.Condition == Unreadable })
 	switch {
 	case len(s.Problems) > 0:
 		s.Health = api.HealthUnhealthy
+		if unreadable && len(s.Problems) == 1 {
+			s.Health = api.HealthUnknown
+		}
 		messages := make([]string, 0, len(s.Problems))
 		for _, p := range s.Problems {
 			messages = append(messages, p.Message)
@@ -328,6 +342,9 @@ func (r Rules) Taints(s Status) []Taint {
 	r = r.withDefaults()
 	var taints []Taint
 	for _, p := range s.Problems {
+		if r.Effects[p.Condition] == NoTaint {
+			continue
+		}
 		t := Taint{Key: taintKey(p.Condition), Value: p.Value, Effect: r.Effects[p.Condition], Since: p.Since}
 		i := slices.IndexFunc(taints, func(have Taint) bool { return have.Key == t.Key && have.Effect == t.Effect })
 		if i < 0 {
@@ -348,6 +365,8 @@ func taintKey(c Condition) string {
 		return api.TaintLost
 	case Recovery:
 		return api.TaintRecovery
+	case Unreadable:
+		return api.TaintUnreadable
 	}
 	return api.TaintTelemetry
 }

@@ -252,3 +252,15 @@ func TestRulesOfTheCallerAreLeftAlone(t *testing.T) {
 		t.Errorf("the caller's effects became %v", effects)
 	}
 }
+
+func TestGPUThatCouldNotBeReadIsUnknownAndGetsNoPods(t *testing.T) {
+	unread := func(r *device.Reading) { r.Problem = "memory: Not Supported" }
+	begin(t).reads(with(unread)).
+		is(api.HealthUnknown, "could not be read: memory: Not Supported").
+		tainted("gpu.lab.example/unreadable=inventory:NoSchedule").
+		// What is wrong with it besides is told as ever.
+		after(tick).reads(device.Reading{Lost: true, Problem: "memory: GPU is lost"}).
+		is(api.HealthUnhealthy, "GPU is lost").
+		tainted("gpu.lab.example/gpu-lost=lost:NoExecute", "gpu.lab.example/unreadable=inventory:NoSchedule").
+		after(tick).reads(good()).is(api.HealthHealthy, "").tainted()
+}

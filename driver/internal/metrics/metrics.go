@@ -38,7 +38,9 @@ type Live struct {
 	HealthWatchers   func() int
 	CheckpointWrites func() int
 	ReportsDropped   func() int64
-	PreparedClaims   func() int // in the checkpoint, complete or not; -1 if it cannot be read
+	// Prepared counts the claims in the checkpoint, complete or not, and the
+	// devices that they hold; -1 and -1 if it cannot be read.
+	Prepared func() (claims, devices int)
 }
 
 // New makes all metrics, at zero.
@@ -93,12 +95,37 @@ func New(live Live) *Metrics {
 		m.Accepted, m.Errors, m.HealthReports, m.Collected, m.leaked,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		gauge("prepared_claims", "Claims in the node's checkpoint.", func() float64 { return float64(live.PreparedClaims()) }),
+		prepared{live.Prepared},
 		gauge("health_watchers", "Open health streams.", func() float64 { return float64(live.HealthWatchers()) }),
 		counter("checkpoint_writes_total", "How often this process wrote the checkpoint.", func() float64 { return float64(live.CheckpointWrites()) }),
 		counter("reports_dropped_total", "Reports for the timeline that were lost.", func() float64 { return float64(live.ReportsDropped()) }),
 	)
 	return m
+}
+
+// prepared is read once for both of its metrics.
+type prepared struct {
+	count func() (claims, devices int)
+}
+
+var (
+	preparedClaims = prometheus.NewDesc(namespace+"_prepared_claims",
+		"Claims in the node's checkpoint, -1 when it cannot be read.", nil, nil)
+	preparedDevices = prometheus.NewDesc(namespace+"_prepared_devices",
+		"Devices that claims in the node's checkpoint hold, -1 when it cannot be read.", nil, nil)
+)
+
+// Describe is for the registry.
+func (prepared) Describe(c chan<- *prometheus.Desc) {
+	c <- preparedClaims
+	c <- preparedDevices
+}
+
+// Collect is for the registry.
+func (p prepared) Collect(c chan<- prometheus.Metric) {
+	claims, devices := p.count()
+	c <- prometheus.MustNewConstMetric(preparedClaims, prometheus.GaugeValue, float64(claims))
+	c <- prometheus.MustNewConstMetric(preparedDevices, prometheus.GaugeValue, float64(devices))
 }
 
 func gauge(name, help string, value func() float64) prometheus.Collector {

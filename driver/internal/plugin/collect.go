@@ -116,7 +116,7 @@ func (d *Driver) collect(ctx context.Context, uid, why string) error {
 func (d *Driver) users(e checkpoint.Entry) []string {
 	var users []string
 	for _, dev := range e.Devices {
-		gpu, ok := d.inventory.GPUs[dev.Name]
+		gpu, ok := d.inventory().GPUs[dev.Name]
 		if !ok || dev.Monitor {
 			continue
 		}

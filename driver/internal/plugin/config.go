@@ -25,7 +25,8 @@ import (
 // Hardware are the GPUs of the node.
 type Hardware interface {
 	health.Hardware
-	// List gives the GPUs by index; it never changes.
+	// List gives the GPUs by index, always the same ones. Of one with a Problem
+	// more may be known after a Read. The caller may change the list.
 	List() []device.GPU
 	// Usage says what runs on a GPU. errors.ErrUnsupported means that it does
 	// not tell; any other error that it cannot be used.

@@ -19,21 +19,18 @@ import (
 	"github.com/dra-lab/dra-lab/driver/draconn"
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
-	"github.com/dra-lab/dra-lab/driver/internal/claim"
-	"github.com/dra-lab/dra-lab/driver/internal/device"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/metrics"
 )
 
 // Driver is one instance of the driver. Open makes it, Run runs it once.
 type Driver struct {
-	cfg       Config
-	gpus      []device.GPU // by index
-	inventory claim.Inventory
-	store     *checkpoint.Store
-	cdi       *cdi.Dir
-	monitor   *health.Monitor
-	metrics   *metrics.Metrics
+	cfg     Config
+	devices atomic.Pointer[devices]
+	store   *checkpoint.Store
+	cdi     *cdi.Dir
+	monitor *health.Monitor
+	metrics *metrics.Metrics
 
 	// stop ends Run; its cause decides how the process exits.
 	stop context.CancelCauseFunc
@@ -42,6 +39,8 @@ type Driver struct {
 	// socket; only then may the kubelet know of it.
 	serving   chan struct{}
 	published atomic.Bool
+	// watchers counts open health streams.
+	watchers atomic.Int32
 	// registered is set by the kubelet's word.
 	registered atomic.Bool
 	// republish has a value when slices did not reach the API server.
@@ -83,10 +82,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		}
 	}()
 	d := &Driver{
-		cfg: cfg,
-		inventory: claim.Inventory{
-			Driver: api.DriverName, Pool: cfg.Node, GPUs: map[string]device.GPU{},
-		},
+		cfg:       cfg,
 		store:     store,
 		cdi:       cdi.NewDir(cfg.CDIDir),
 		stop:      func(error) {},
@@ -98,12 +94,8 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		retaint:   make(chan struct{}, 1),
 		told:      map[string]bool{},
 	}
-	for _, gpu := range cfg.Hardware.List() {
-		gpu.Shared = cfg.Shared != nil && cfg.Shared(gpu)
-		d.gpus = append(d.gpus, gpu)
-		d.inventory.GPUs[gpu.Name] = gpu
-	}
-	latched, err := d.readLatched()
+	d.takeInventory()
+	latched, damage, err := d.readLatched()
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
@@ -118,17 +110,20 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
 	d.metrics = metrics.New(metrics.Live{
-		HealthWatchers:   d.monitor.Subscribers,
+		HealthWatchers:   func() int { return int(d.watchers.Load()) },
 		CheckpointWrites: store.Writes,
 		ReportsDropped:   cfg.Reports.Dropped,
-		PreparedClaims: func() int {
+		Prepared: func() (claims, devices int) {
 			entries, err := store.List(ctx)
 			if err != nil {
-				return -1
+				return -1, -1
 			}
-			return len(entries)
+			return len(entries), len(heldBy(entries))
 		},
 	})
+	if damage != nil {
+		d.background(ctx, "health", damage)
+	}
 	return d, nil
 }
 
@@ -145,7 +140,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	parent := ctx
 	ctx, d.stop = context.WithCancelCause(ctx)
 	defer d.stop(errStopped)
-	d.report(api.Report{Step: api.StepStarted, Detail: fmt.Sprintf("version %s, boot %s, %d devices", d.cfg.Version, d.cfg.BootID, len(d.inventory.GPUs))})
+	d.report(api.Report{Step: api.StepStarted, Detail: fmt.Sprintf("version %s, boot %s, %d devices", d.cfg.Version, d.cfg.BootID, len(d.inventory().GPUs))})
 
 	var running sync.WaitGroup
 	defer running.Wait()

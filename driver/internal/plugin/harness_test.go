@@ -129,7 +129,7 @@ func (m *machine) hardware(onError func(error)) (*gpu.GPUs, *simulated.Simulator
 	if ret := sim.Init(); ret != 0 {
 		return nil, nil, ret
 	}
-	gpus, err := gpu.Discover(sim)
+	gpus, err := gpu.Discover(sim, sim.Sysfs())
 	return gpus, sim, err
 }
 

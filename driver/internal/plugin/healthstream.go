@@ -20,6 +20,8 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 		return err
 	}
 	defer cancel()
+	d.watchers.Add(1)
+	defer d.watchers.Add(-1)
 	klog.FromContext(ctx).V(2).Info("Health is watched")
 	d.report(api.Report{Step: api.StepHealthWatch})
 

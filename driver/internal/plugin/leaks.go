@@ -51,7 +51,7 @@ func (d *Driver) lookAtLeaks(ctx context.Context) error {
 			}
 			continue
 		}
-		taints[l.Name] = health.Taint{Key: api.TaintLeaked, Value: l.What, Effect: health.NoSchedule, Since: l.Since}
+		taints[l.Name] = health.Taint{Key: api.TaintLeaked, Value: l.What, Effect: d.monitor.Rules().Effects[health.Leaked], Since: l.Since}
 	}
 	d.metrics.Leaked(len(taints))
 	d.mu.Lock()
@@ -73,6 +73,11 @@ func (d *Driver) held(ctx context.Context) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
+	return heldBy(entries), nil
+}
+
+// heldBy are the UUIDs of devices that these claims hold.
+func heldBy(entries []checkpoint.Entry) map[string]bool {
 	held := map[string]bool{}
 	for _, e := range entries {
 		for _, dev := range e.Devices {
@@ -81,13 +86,13 @@ func (d *Driver) held(ctx context.Context) (map[string]bool, error) {
 			}
 		}
 	}
-	return held, nil
+	return held
 }
 
 // clean says whether nothing is left of a leak. A device that cannot be asked,
 // or is no longer here, is not clean.
 func (d *Driver) clean(l checkpoint.Leak) bool {
-	gpu, ok := d.inventory.GPUs[l.Name]
+	gpu, ok := d.inventory().GPUs[l.Name]
 	if !ok || gpu.UUID != l.UUID {
 		return false
 	}

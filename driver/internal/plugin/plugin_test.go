@@ -425,15 +425,17 @@ func TestClaimsThatNoLongerExistAreCollected(t *testing.T) {
 	eventually(t, "the last one is collected", func() bool { return slices.Equal(d.claims(t), []string{"here"}) })
 }
 
+// share is a claim that has a part of gpu-0.
+func share(name, memory string) *resourceapi.ResourceClaim {
+	c := claim(name, "gpu-0")
+	r := &c.Status.Allocation.Devices.Results[0]
+	r.ShareID = ptr.To(types.UID("share-" + name))
+	r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{api.CapacityMemory: resource.MustParse(memory)}
+	return c
+}
+
 func TestSharesOfOneGPU(t *testing.T) {
 	m := newMachine(t)
-	share := func(name, memory string) *resourceapi.ResourceClaim {
-		c := claim(name, "gpu-0")
-		r := &c.Status.Allocation.Devices.Results[0]
-		r.ShareID = ptr.To(types.UID("share-" + name))
-		r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{api.CapacityMemory: resource.MustParse(memory)}
-		return c
-	}
 	m.allocate(t, share("a", "30Gi"), share("b", "40Gi"), share("c", "20Gi"))
 	shared := func(c *plugin.Config) { c.Shared = func(gpu device.GPU) bool { return gpu.Index == 0 } }
 	d := m.start(t, shared)
@@ -465,6 +467,92 @@ func TestSharesOfOneGPU(t *testing.T) {
 	}
 	k.unprepare(t, "b", "c")
 	same(t, "reservations", []string{}, m.reservations(t))
+}
+
+func TestLastShareTellsWhatStayedBehind(t *testing.T) {
+	m := newMachine(t)
+	m.allocate(t, share("a", "30Gi"), share("b", "40Gi"))
+	d := m.start(t, func(c *plugin.Config) { c.Shared = func(gpu device.GPU) bool { return gpu.Index == 0 } })
+	k := m.register(t, "")
+	k.prepare(t, "a")
+	k.prepare(t, "b")
+	release := m.occupy(t, "gpu-0")
+	defer release()
+	// Whose process that is nobody can tell while another claim has a share,
+	k.unprepare(t, "a")
+	if d.reports.has(api.StepLeftover, "") {
+		t.Errorf("reports: %+v", d.reports.all())
+	}
+	if !d.reports.has("unprepare-step", "a share of gpu-0 is back") {
+		t.Error("nothing is told of the share")
+	}
+	// but when all have been given back it is nobody's.
+	k.unprepare(t, "b")
+	eventually(t, "reported", func() bool { return d.reports.has(api.StepLeftover, "processes 42 still use it") })
+	eventually(t, "tainted", func() bool {
+		return slices.Contains(m.taints(t, "gpu-0"), api.TaintLeaked+"=processes:NoSchedule")
+	})
+	same(t, "checkpoint", []string{}, d.claims(t))
+}
+
+func TestLastShareIsComparedWithTheTimeBeforeTheFirst(t *testing.T) {
+	m := newMachine(t)
+	m.allocate(t, share("a", "30Gi"), share("b", "40Gi"))
+	d := m.start(t, func(c *plugin.Config) { c.Shared = func(gpu device.GPU) bool { return gpu.Index == 0 } })
+	k := m.register(t, "")
+	k.prepare(t, "a")
+	k.prepare(t, "b")
+	k.unprepare(t, "a")
+	k.unprepare(t, "b")
+	if !d.reports.has("unprepare-step", "memory of gpu-0 is back to its baseline (561 MiB used)") || d.reports.has(api.StepLeftover, "") {
+		t.Errorf("reports: %+v", d.reports.all())
+	}
+}
+
+func TestTwoSharesOfOneGPUInOneClaimAreRefused(t *testing.T) {
+	m := newMachine(t)
+	c := share("a", "1Gi")
+	second := *c.Status.Allocation.Devices.Results[0].DeepCopy()
+	second.Request, second.ShareID = "more", ptr.To(types.UID("share-more"))
+	c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, second)
+	m.allocate(t, c)
+	d := m.start(t, func(c *plugin.Config) { c.Shared = func(device.GPU) bool { return true } })
+	if _, failed := m.register(t, "").prepare(t, "a"); !strings.Contains(failed["a"], `device "gpu-0": allocated twice in one claim, ask for different ones`) {
+		t.Errorf("got %v", failed)
+	}
+	same(t, "checkpoint", []string{}, d.claims(t))
+}
+
+func TestDamagedHealthFileIsReported(t *testing.T) {
+	for name, content := range map[string]string{
+		"damaged":         `{"v1":{"checksum":"sha256:00","data":{"bootID":"boot-1","latched":{}}}}`,
+		"not JSON":        `{"v1":`,
+		"another version": `{"v7":{"checksum":"sha256:00","data":{}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			if err := os.WriteFile(filepath.Join(m.pluginDir(), "health.json"), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d := m.start(t, nil)
+			m.register(t, "") // it starts all the same
+			if !d.reports.has(api.StepError, "health read what was wrong with GPUs before the restart") {
+				t.Errorf("reports: %+v", d.reports.all())
+			}
+			if want := `dra_lab_background_errors_total{source="health"} 1`; !strings.Contains(d.metrics(t), want) {
+				t.Errorf("metrics have no %s", want)
+			}
+			// What comes from now on is remembered again.
+			m.inject(t, "gpu-0", api.Fault{ID: "f", Kind: api.FaultXID, Code: 48})
+			eventually(t, "tainted", func() bool { return len(m.taints(t, "gpu-0")) == 1 })
+			d.stop()
+			next := m.start(t, nil)
+			m.register(t, "")
+			if next.reports.has(api.StepError, "") {
+				t.Errorf("the next driver reports: %+v", next.reports.all())
+			}
+		})
+	}
 }
 
 // stream collects the health that a kubelet hears.
@@ -705,6 +793,7 @@ func TestHTTP(t *testing.T) {
 		`dra_lab_claim_duration_seconds_count{error="false",operation="prepare"} 1`,
 		`dra_lab_accepted_connections_total 2`,
 		`dra_lab_prepared_claims 1`,
+		`dra_lab_prepared_devices 1`,
 		`dra_lab_device_health{device="gpu-0",health="Healthy"} 1`,
 		"process_resident_memory_bytes",
 	} {

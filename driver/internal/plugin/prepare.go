@@ -132,7 +132,7 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 }
 
 func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *work) (_ []kubeletplugin.Device, err error) {
-	assigned, err := claim.Resolve(c, d.inventory)
+	assigned, err := claim.Resolve(c, d.inventory())
 	if err != nil {
 		return nil, err
 	}
@@ -199,6 +199,9 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 func (d *Driver) look(c *resourceapi.ResourceClaim, assigned []claim.Assignment) (checkpoint.Entry, error) {
 	entry := checkpoint.Entry{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
 	for _, a := range assigned {
+		if err := usable(a.GPU); err != nil {
+			return checkpoint.Entry{}, err
+		}
 		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Monitor: a.Monitor, Share: a.Share, Settings: a.Settings}
 		if a.Share != "" {
 			dev.MemoryBytes = a.GPU.MemoryBytes

@@ -37,7 +37,8 @@ func (d *Driver) publishing(ctx context.Context) {
 		now := d.monitor.Snapshot()
 		d.tellHealth(ctx, known, now)
 		known = statuses(now)
-		if taints := d.taints(now); published == nil || !maps.EqualFunc(taints, published, stdslices.Equal[[]health.Taint]) {
+		renewed := d.takeInventory()
+		if taints := d.taints(now); renewed || published == nil || !maps.EqualFunc(taints, published, stdslices.Equal[[]health.Taint]) {
 			d.publish(ctx, taints)
 			d.tellTaints(published, taints)
 			published = taints
@@ -70,13 +71,16 @@ func (d *Driver) taints(all []health.Status) map[string][]health.Taint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, t := range d.leakTaints {
+		if t.Effect == health.NoTaint {
+			continue
+		}
 		taints[name] = append(taints[name], t)
 	}
 	return taints
 }
 
 func (d *Driver) publish(ctx context.Context, taints map[string][]health.Taint) {
-	resources := slices.Pool(d.cfg.Node, d.gpus, taints, d.cfg.Simulated)
+	resources := slices.Pool(d.cfg.Node, d.devices.Load().gpus, taints, d.cfg.Simulated)
 	d.mu.Lock()
 	helper := d.helper
 	d.mu.Unlock()
@@ -170,7 +174,7 @@ func (d *Driver) confirming(ctx context.Context) {
 		case err != nil:
 			d.background(ctx, "publish", fmt.Errorf("list own ResourceSlices: %w", err))
 			continue
-		case count != len(d.inventory.GPUs):
+		case count != len(d.inventory().GPUs):
 			if !missing {
 				missing, began = true, time.Now()
 			}

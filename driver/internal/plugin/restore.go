@@ -84,7 +84,7 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 // assignments finds the devices of an entry that are still on the node.
 func (d *Driver) assignments(e checkpoint.Entry) (assigned []claim.Assignment, missing []string) {
 	for _, dev := range e.Devices {
-		gpu, ok := d.inventory.GPUs[dev.Name]
+		gpu, ok := d.inventory().GPUs[dev.Name]
 		if !ok || gpu.UUID != dev.UUID {
 			missing = append(missing, dev.Name)
 			continue
@@ -194,19 +194,22 @@ type latchedDocument struct {
 
 // readLatched gives what was wrong with the GPUs since the machine started. A
 // reboot is a recovery: the GPUs are asked anew. A damaged file is no reason
-// not to start, since the GPUs are asked anyway.
-func (d *Driver) readLatched() (map[string][]health.Problem, error) {
+// not to start, since the GPUs are asked anyway, but somebody should know of it:
+// damage says so.
+func (d *Driver) readLatched() (latched map[string][]health.Problem, damage, err error) {
 	var doc latchedDocument
-	err := statefile.Read(filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, &doc)
+	err = statefile.Read(filepath.Join(d.cfg.PluginDir, latchedName), latchedVersion, &doc)
 	switch {
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, statefile.ErrCorrupt), errors.Is(err, statefile.ErrVersion):
-		return nil, nil
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil, nil
+	case errors.Is(err, statefile.ErrCorrupt), errors.Is(err, statefile.ErrVersion):
+		return nil, fmt.Errorf("read what was wrong with GPUs before the restart, go on without it: %w", err), nil
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	case doc.BootID != d.cfg.BootID:
-		return nil, nil
+		return nil, nil, nil
 	}
-	return doc.Latched, nil
+	return doc.Latched, nil, nil
 }
 
 // saveTimeout bounds the wait for another instance that saves at the same time.

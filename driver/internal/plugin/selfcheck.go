@@ -70,7 +70,7 @@ func (d *Driver) callSelf(ctx context.Context, conn *draconn.Conn) error {
 		return err
 	}
 	defer stream.Close()
-	if len(d.inventory.GPUs) == 0 {
+	if len(d.inventory().GPUs) == 0 {
 		return nil // a node without devices has no health to report
 	}
 	_, err = stream.Recv()

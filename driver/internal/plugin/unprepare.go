@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -94,7 +95,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 		return nil
 	}
 	for _, dev := range entry.Devices {
-		gpu, ok := d.inventory.GPUs[dev.Name]
+		gpu, ok := d.inventory().GPUs[dev.Name]
 		if !ok || dev.Monitor {
 			continue
 		}
@@ -112,7 +113,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 		w.report(api.StepLeftover, l.words, 0, nil)
 		leaks = append(leaks, l.leak(entry))
 	}
-	w.done(UnprepareVerified, d.verdict(entry, left))
+	w.done(UnprepareVerified, d.verdict(ctx, entry, left))
 
 	// Last: until here a crash has the kubelet, or the next start, do it again.
 	if err := d.store.Remove(ctx, string(uid), leaks...); err != nil {
@@ -123,7 +124,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	}
 	w.done(UnprepareForgotten, "checkpoint entry removed")
 	for _, dev := range entry.Devices {
-		if gpu, ok := d.inventory.GPUs[dev.Name]; ok {
+		if gpu, ok := d.inventory().GPUs[dev.Name]; ok {
 			d.monitor.Ask(gpu.Index)
 		}
 	}
@@ -137,7 +138,7 @@ func (d *Driver) leftovers(ctx context.Context, entry checkpoint.Entry) []leftov
 	for {
 		var left []leftover
 		for _, dev := range entry.Devices {
-			if l, ok := d.leftover(dev); ok {
+			if l, ok := d.leftover(ctx, dev, entry.UID); ok {
 				left = append(left, l)
 			}
 		}
@@ -153,7 +154,7 @@ func (d *Driver) leftovers(ctx context.Context, entry checkpoint.Entry) []leftov
 }
 
 // verdict puts the look for leftovers into words.
-func (d *Driver) verdict(entry checkpoint.Entry, left []leftover) string {
+func (d *Driver) verdict(ctx context.Context, entry checkpoint.Entry, left []leftover) string {
 	var words []string
 	for _, l := range left {
 		words = append(words, l.words)
@@ -162,7 +163,7 @@ func (d *Driver) verdict(entry checkpoint.Entry, left []leftover) string {
 		return strings.Join(words, "; ")
 	}
 	for _, dev := range entry.Devices {
-		gpu, ok := d.inventory.GPUs[dev.Name]
+		gpu, ok := d.inventory().GPUs[dev.Name]
 		if !ok || dev.Monitor {
 			continue
 		}
@@ -171,7 +172,7 @@ func (d *Driver) verdict(entry checkpoint.Entry, left []leftover) string {
 			words = append(words, fmt.Sprintf("memory of %s cannot be read", dev.Name))
 			continue
 		}
-		if dev.Share != "" {
+		if dev.Share != "" && d.sharedWithOthers(ctx, dev, entry.UID) {
 			words = append(words, fmt.Sprintf("a share of %s is back (%d MiB used by others)", dev.Name, usage.UsedBytes>>20))
 			continue
 		}
@@ -197,11 +198,12 @@ func (l leftover) leak(e checkpoint.Entry) checkpoint.Leak {
 	}
 }
 
-// leftover says in which way a device is not as it was, if it is not.
-func (d *Driver) leftover(dev checkpoint.Device) (leftover, bool) {
-	gpu, ok := d.inventory.GPUs[dev.Name]
-	// What others with a share do cannot be told from what stayed behind.
-	if !ok || dev.Monitor || dev.Share != "" || dev.BaselineBytes == nil {
+// leftover says in which way a device is not as it was, if it is not. Of a
+// shared device the last claim tells: what others do with their shares cannot be
+// told from what stayed behind.
+func (d *Driver) leftover(ctx context.Context, dev checkpoint.Device, uid string) (leftover, bool) {
+	gpu, ok := d.inventory().GPUs[dev.Name]
+	if !ok || dev.Monitor || dev.BaselineBytes == nil {
 		return leftover{}, false
 	}
 	usage, err := d.cfg.Hardware.Usage(gpu.Index)
@@ -209,7 +211,27 @@ func (d *Driver) leftover(dev checkpoint.Device) (leftover, bool) {
 		// Lost or silent: its health says so, and nothing can be verified.
 		return leftover{}, false
 	}
-	return compare(dev, usage)
+	l, left := compare(dev, usage)
+	// Only now: whoever is not in the checkpoint yet had nothing in use before.
+	if left && dev.Share != "" && d.sharedWithOthers(ctx, dev, uid) {
+		return leftover{}, false
+	}
+	return l, left
+}
+
+// sharedWithOthers says whether other claims hold shares of a device. When in
+// doubt, yes: nobody is to be accused of what others do.
+func (d *Driver) sharedWithOthers(ctx context.Context, dev checkpoint.Device, uid string) bool {
+	entries, err := d.store.List(ctx)
+	if err != nil {
+		return true
+	}
+	for _, e := range entries {
+		if e.UID != uid && slices.ContainsFunc(e.Devices, func(o checkpoint.Device) bool { return o.UUID == dev.UUID && !o.Monitor }) {
+			return true
+		}
+	}
+	return false
 }
 
 // compare finds what a device has more than its baseline.

@@ -70,6 +70,12 @@ func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.D
 	if attr, err := deviceattribute.GetPCIBusIDAttribute(gpu.PCIBusID); err == nil {
 		d.Attributes[attr.Name] = attr.Value
 	}
+	text(deviceattribute.StandardDeviceAttributePCIeRoot, gpu.PCIeRoot)
+	// One number, not a list: lists need a feature gate, and whether the cluster
+	// has it the driver cannot tell.
+	if attr, err := deviceattribute.GetNUMANodeAttribute(gpu.NUMANode.V, deviceattribute.ScalarAttribute); err == nil && gpu.NUMANode.Known {
+		d.Attributes[attr.Name] = attr.Value
+	}
 	if gpu.MemoryBytes > 0 {
 		d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 			api.CapacityMemory: memory(gpu),

@@ -31,8 +31,10 @@ func h100(index int) device.GPU {
 }
 
 func TestPoolGolden(t *testing.T) {
+	placed := h100(0)
+	placed.PCIeRoot, placed.NUMANode = "pci0000:0c", device.Known(0)
 	gpus := []device.GPU{
-		h100(0),
+		placed,
 		h100(1),
 		// One that could hardly be read is published with what is known.
 		{Index: 2, Name: "gpu-2", Problem: "memory: GPU is lost"},

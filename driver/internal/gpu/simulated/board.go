@@ -2,10 +2,14 @@ package simulated
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,6 +45,29 @@ func newBoard(p profile, index int, uuid, dir string) *board {
 	d := server.NewDeviceFromConfig(p.config, index)
 	d.UUID = uuid
 	return &board{Device: d, profile: p, index: index, uuid: uuid, dir: dir, sets: map[*eventSet]uint64{}}
+}
+
+// plug says in a machine's sysfs where the GPU is: two GPUs share a root complex,
+// four a NUMA node.
+func (g *board) plug(sysfs string) error {
+	domain, bus := g.bus()
+	id := strings.ToLower(g.busID()[4:])
+	place := filepath.Join("devices", fmt.Sprintf("pci%04x:%02x", domain, (bus-firstBus)/2), id)
+	listed := filepath.Join(sysfs, "bus/pci/devices")
+	err := errors.Join(os.MkdirAll(filepath.Join(sysfs, place), 0o755), os.MkdirAll(listed, 0o755))
+	link := os.Symlink(filepath.Join("../../..", place), filepath.Join(listed, id))
+	if !errors.Is(link, fs.ErrExist) {
+		err = errors.Join(err, link)
+	}
+	// Another driver may be reading it.
+	node, file := strconv.Itoa(g.index/4%2), filepath.Join(sysfs, place, "numa_node")
+	if have, _ := os.ReadFile(file); string(have) != node {
+		err = errors.Join(err, os.WriteFile(file, []byte(node), 0o644))
+	}
+	if err != nil {
+		return fmt.Errorf("simulate GPU %d: %w", g.index, err)
+	}
+	return nil
 }
 
 // makeDirs makes the places where the world outside acts on the GPU.
@@ -109,9 +136,11 @@ func (g *board) GetName() (string, nvml.Return) { return g.profile.config.Name, 
 // IsMigDeviceHandle is false: this is a whole GPU.
 func (g *board) IsMigDeviceHandle() (bool, nvml.Return) { return false, nvml.SUCCESS }
 
+const firstBus = 0x10
+
 // bus spreads GPUs over buses, and beyond 200 over PCI domains.
 func (g *board) bus() (domain, bus uint32) {
-	return uint32(g.index / 200), uint32(0x10 + g.index%200)
+	return uint32(g.index / 200), uint32(firstBus + g.index%200)
 }
 
 func (g *board) busID() string {

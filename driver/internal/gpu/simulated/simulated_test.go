@@ -58,7 +58,7 @@ func boot(t *testing.T, dir string) node {
 		t.Fatal(ret)
 	}
 	t.Cleanup(func() { sim.Shutdown() })
-	g, err := gpu.Discover(sim)
+	g, err := gpu.Discover(sim, sim.Sysfs())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +137,7 @@ func TestDefaultInventory(t *testing.T) {
 		}
 		want := device.GPU{
 			Index: i, Minor: i, Name: api.DeviceName(i), UUID: g.UUID, PCIBusID: fmt.Sprintf("0000:1%d:00.0", i),
+			PCIeRoot: fmt.Sprintf("pci0000:0%d", i/2), NUMANode: device.Known(0),
 			Product: "NVIDIA H100 80GB HBM3", Brand: "NVIDIA", Architecture: "Hopper", ComputeMajor: 9,
 			MemoryBytes: 81559 << 20, DriverVersion: "580.95.05", CUDAVersion: "13.0",
 		}
@@ -159,6 +160,19 @@ func TestEveryProfileIsComplete(t *testing.T) {
 				t.Errorf("reading is %+v", r)
 			}
 		})
+	}
+}
+
+func TestGPUsAreSpreadOverTheMachine(t *testing.T) {
+	gpus := start(t, "t4:402").List()
+	for i, want := range map[int]string{
+		0: "0000:10:00.0 pci0000:00 0", 7: "0000:17:00.0 pci0000:03 1", 8: "0000:18:00.0 pci0000:04 0",
+		199: "0000:d7:00.0 pci0000:63 1", 200: "0001:10:00.0 pci0001:00 0", 401: "0002:11:00.0 pci0002:00 0",
+	} {
+		g := gpus[i]
+		if got := fmt.Sprintf("%s %s %d", g.PCIBusID, g.PCIeRoot, g.NUMANode.V); got != want || !g.NUMANode.Known {
+			t.Errorf("GPU %d is at %s, want %s", i, got, want)
+		}
 	}
 }
 

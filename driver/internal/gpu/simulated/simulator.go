@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -37,6 +38,9 @@ type Config struct {
 	Node string
 	// Dir is api.HardwareDir, or another directory in tests. It is created.
 	Dir string
+	// Default is what the node has if there is no api.InventoryName in Dir; the
+	// zero value means api.DefaultInventory.
+	Default api.Inventory
 	// OnError is told what goes wrong in the background, such as a faults file
 	// that cannot be read: the faults before stay in force. Nil is allowed.
 	OnError func(error)
@@ -60,11 +64,13 @@ var _ nvml.Interface = (*Simulator)(nil)
 // Shared says whether claims may have parts of a GPU.
 func (s *Simulator) Shared(gpu device.GPU) bool { return s.inventory.Shared(gpu.Index) }
 
-// New reads the inventory in cfg.Dir, or takes the default one if there is
-// none, and prepares the directories of its GPUs. It watches nothing until
+// New reads the inventory in cfg.Dir, or takes cfg.Default if there is none, and prepares the directories of its GPUs. It watches nothing until
 // Init.
 func New(cfg Config) (*Simulator, error) {
-	inventory, err := readInventory(filepath.Join(cfg.Dir, api.InventoryName))
+	if len(cfg.Default.GPUs) == 0 {
+		cfg.Default = api.DefaultInventory()
+	}
+	inventory, err := readInventory(filepath.Join(cfg.Dir, api.InventoryName), cfg.Default)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +81,7 @@ func New(cfg Config) (*Simulator, error) {
 			return nil, err
 		}
 		g := newBoard(p, i, uuid(cfg.Node, i), filepath.Join(cfg.Dir, api.DeviceName(i)))
-		if err := g.makeDirs(); err != nil {
+		if err := errors.Join(g.makeDirs(), g.plug(s.sysfsDir())); err != nil {
 			return nil, err
 		}
 		s.gpus = append(s.gpus, g)
@@ -83,10 +89,15 @@ func New(cfg Config) (*Simulator, error) {
 	return s, nil
 }
 
-func readInventory(path string) (api.Inventory, error) {
+// Sysfs is what the machine's /sys says of the GPUs: where they are.
+func (s *Simulator) Sysfs() fs.ReadLinkFS { return os.DirFS(s.sysfsDir()).(fs.ReadLinkFS) }
+
+func (s *Simulator) sysfsDir() string { return filepath.Join(s.cfg.Dir, "sys") }
+
+func readInventory(path string, standard api.Inventory) (api.Inventory, error) {
 	data, err := readFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return api.DefaultInventory(), nil
+		return standard, nil
 	}
 	if err != nil {
 		return api.Inventory{}, fmt.Errorf("read inventory: %w", err)
