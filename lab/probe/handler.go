@@ -227,15 +227,25 @@ func (h Handlers) tcpSocket(ctx context.Context, t Target, action *corev1.TCPSoc
 	address := net.JoinHostPort(orPodIP(action.Host, t), strconv.Itoa(port))
 	a := Answer{Handler: "TCP " + address, Result: Success}
 	conn, err := h.dial(ctx, "tcp", address)
+	if err == nil {
+		if c, ok := conn.(Confirmer); ok {
+			err = c.Confirm(ctx)
+		}
+		_ = conn.Close() // it has proved what it was for
+	}
 	if errors.Is(err, ErrNoWay) {
 		return broken(a.Handler, err)
 	}
 	if err != nil {
 		a.Result, a.Output = Failure, err.Error()
-		return a
 	}
-	_ = conn.Close() // it has proved what it was for
 	return a
+}
+
+// A Confirmer is a connection that may turn out not to be one after it was made.
+type Confirmer interface {
+	// Confirm returns an error if nobody listens at the other end.
+	Confirm(ctx context.Context) error
 }
 
 func orPodIP(host string, t Target) string {
