@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/plugin"
@@ -52,9 +54,9 @@ func newProbe(l *lab) *cobra.Command {
 attempt, and says why the Pod is or is not ready, and where that differs from the
 kubelet's word. It ends when all thresholds are reached and the kubelet has had as long.
 
-Connections are made in the network of the Pod's node, as the kubelet makes them, with
---kubeconfig through the API server's port-forward, which reaches localhost in the Pod
-instead of its IP. Nothing is changed, and nothing restarted.
+The probes are run in the Pod's node, over its network and by its runtime. With
+--kubeconfig they go through the API server's port-forward and exec, which reach localhost
+in the Pod instead of its IP. Nothing is changed, and nothing restarted.
 
 Exit status: 0 the Pod is ready, 3 it is not, 1 it could not be found out, 2 wrong usage.`,
 		Example: `  lab probe web -n shop
@@ -90,6 +92,7 @@ type probeReport struct {
 }
 
 func (l *lab) probe(ctx context.Context, o probeOptions, name string) (err error) {
+	klog.SetLogger(logr.Discard()) // client-go logs ends of connections, which answers tell about
 	access, err := l.openPods(ctx, o)
 	if err != nil {
 		return err
@@ -109,6 +112,15 @@ func (l *lab) probe(ctx context.Context, o probeOptions, name string) (err error
 		return err
 	}
 	l.ui.Info("probing Pod %s/%s %s", pod.Namespace, pod.Name, access.way)
+	if pod.Spec.NodeName != "" {
+		if err := access.start(); err != nil {
+			return err
+		}
+		// Its status may have changed meanwhile.
+		if pod, err = access.client.CoreV1().Pods(o.namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("find Pod %s/%s: %w", o.namespace, name, err)
+		}
+	}
 	report := probeReport{Way: access.way, Attempts: []probe.Event{}}
 	header := false
 	session, err := probe.NewSession(pod, probe.Config{
@@ -210,6 +222,7 @@ type podAccess struct {
 	way    string // for people
 
 	node  atomic.Pointer[string] // the name of the Pod's node, "" before it has one
+	start func() error           // before a Pod that has a node is probed, so that its first probe need not wait
 	close func() error
 }
 
@@ -219,9 +232,8 @@ func (a *podAccess) moved(pod *corev1.Pod) { a.node.Store(&pod.Spec.NodeName) }
 // openPods reaches the Pods of a lab through its nodes, those of another cluster
 // through its API server.
 func (l *lab) openPods(ctx context.Context, o probeOptions) (*podAccess, error) {
-	a := &podAccess{close: func() error { return nil }}
+	a := &podAccess{start: func() error { return nil }, close: func() error { return nil }}
 	var config *rest.Config
-	var network probe.Prober
 	if o.kubeconfig != "" {
 		if _, err := os.Stat(o.kubeconfig); err != nil {
 			return nil, ui.UsageError(ui.WithHint(fmt.Errorf("read kubeconfig: %w", err), "leave --kubeconfig out for a Pod of a lab"))
@@ -230,10 +242,11 @@ func (l *lab) openPods(ctx context.Context, o probeOptions) (*podAccess, error) 
 		if config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig); err != nil {
 			return nil, fmt.Errorf("read kubeconfig: %w", err)
 		}
-		if network, err = reach.PortForward(config); err != nil {
+		if a.prober, err = reach.PortForward(config); err != nil {
 			return nil, err
 		}
-		a.way = reach.Difference
+		a.way = "through the API server's port-forward and exec"
+		l.ui.Warn("answers may differ from the kubelet's: %s", reach.Difference)
 	} else {
 		c, engine, err := l.openOn(ctx, o.name)
 		if err != nil {
@@ -247,16 +260,12 @@ func (l *lab) openPods(ctx context.Context, o probeOptions) (*podAccess, error) 
 			cmd, err := relay.Program(ctx, reach.AgentVerb)
 			return cmd, errors.Join(err, relay.Close())
 		})
-		network, a.close, a.way = agent, agent.Close, "from the network of its node, as the kubelet does"
+		a.prober, a.start, a.close, a.way = agent, agent.Start, agent.Close, "from its node, as the kubelet does"
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to the cluster: %w", err), a.close())
 	}
-	run, err := reach.Exec(config)
-	if err != nil {
-		return nil, errors.Join(err, a.close())
-	}
-	a.client, a.prober = client, reach.Both{Exec: run, Network: network}
+	a.client = client
 	return a, nil
 }

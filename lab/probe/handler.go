@@ -24,8 +24,10 @@ type Target struct {
 	Pod       string `json:"pod"`
 	PodIP     string `json:"podIP"`
 	// Container has the name, the ports and the variables.
-	Container corev1.Container    `json:"container"`
-	Handler   corev1.ProbeHandler `json:"handler"`
+	Container corev1.Container `json:"container"`
+	// ContainerID is that of the runtime, such as containerd://2b3c.
+	ContainerID string              `json:"containerID"`
+	Handler     corev1.ProbeHandler `json:"handler"`
 	// Timeout bounds one run. Values below 1 ns mean no bound.
 	Timeout time.Duration `json:"timeout"`
 	// UserAgent is what the kubelet of the Pod's node calls itself, such as
@@ -163,7 +165,7 @@ func (h Handlers) exec(ctx context.Context, t Target, action *corev1.ExecAction)
 	a.Output = string(output[:min(len(output), maxOutput)])
 	var exit ExitError
 	switch {
-	case errors.Is(context.Cause(ctx), errTimeout):
+	case errors.Is(err, ErrCommandTimeout), err != nil && errors.Is(context.Cause(ctx), errTimeout):
 		a.Result, a.Output = Failure, fmt.Sprintf("command timed out after %s", t.Timeout)
 	case err == nil, errors.As(err, &exit) && exit.ExitStatus() == 0:
 		a.Result = Success
@@ -174,6 +176,11 @@ func (h Handlers) exec(ctx context.Context, t Target, action *corev1.ExecAction)
 	}
 	return a
 }
+
+// ErrCommandTimeout is in the error of an Exec that has ended a command because
+// it took longer than the target's Timeout. An Exec may count that time itself,
+// from when the command began, and need not end with its context.
+var ErrCommandTimeout = errors.New("the command took too long")
 
 // expand puts variables into a word of a command: $(NAME) is replaced if the
 // container sets NAME, $$ is a dollar sign. A value that comes from elsewhere is

@@ -206,6 +206,7 @@ func (s *Session) decide(now time.Time, l *loop) (Step, Target, time.Time) {
 		// The kubelet looks after the Pod when the result of a probe is new, the
 		// initial one included.
 		s.nudgeReadiness(l.container.Name)
+		s.notify()
 	}
 	return step, s.target(l.container, l.worker), seen.StartedAt
 }
@@ -215,6 +216,7 @@ func (s *Session) target(c corev1.Container, w *Worker) Target {
 		Namespace: s.pod.Namespace, Pod: s.pod.Name, PodIP: s.pod.Status.PodIP,
 		Container: corev1.Container{Name: c.Name, Ports: c.Ports, Env: c.Env},
 		Handler:   w.probe.ProbeHandler, Timeout: w.Timeout(), UserAgent: s.config.UserAgent,
+		ContainerID: containerOf(s.pod, c).ID,
 	}
 }
 

@@ -344,7 +344,9 @@ func TestText(t *testing.T) {
 		{Since: 20, Container: "app", Probe: Readiness, Handler: "TCP 10.0.0.1:80", Answer: Failure, Output: "connection refused", Took: 0.0012,
 			Count: &Count{Result: Failure, Run: 1, Threshold: 3}},
 		{Since: 30, Container: "app", Probe: Readiness, Handler: "TCP 10.0.0.1:80", Answer: Success, Took: 0.0012,
-			Count: &Count{Result: Success, Run: 1, Threshold: 1, Reached: true}},
+			Count: &Count{Result: Success, Run: 1, Threshold: 1, Reached: true, Changed: true}},
+		{Since: 40, Container: "app", Probe: Readiness, Handler: "TCP 10.0.0.1:80", Answer: Success, Took: 0.0012,
+			Count: &Count{Result: Success, Run: 2, Threshold: 1, Reached: true}},
 		{Since: 31, Container: "app", Probe: Liveness, Handler: `exec ["x"]`, Answer: Unknown, Error: "no such file", Count: &Count{Discarded: true}},
 	} {
 		if err := e.WriteText(&b); err != nil {
@@ -354,6 +356,7 @@ func TestText(t *testing.T) {
 	want := `          -  app           readiness        -  -               waits: initial delay of 20s
      +20.0s  app           readiness      1ms  failure 1 of 3  TCP 10.0.0.1:80: failure: connection refused
      +30.0s  app           readiness      1ms  success 1 of 1  TCP 10.0.0.1:80: success (ready)
+     +40.0s  app           readiness      1ms  success 2 > 1   TCP 10.0.0.1:80: success
      +31.0s  app           liveness       0ms  nothing         exec ["x"]: could not be run: no such file
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {

@@ -270,7 +270,11 @@ func (e Event) WriteText(w io.Writer) error {
 	case e.Error != "":
 		count = "nothing"
 	case e.Count != nil:
-		count = fmt.Sprintf("%s %d of %d", e.Count.Result, e.Count.Run, e.Count.Threshold)
+		of := "of"
+		if e.Count.Run > e.Count.Threshold {
+			of = ">"
+		}
+		count = fmt.Sprintf("%s %d %s %d", e.Count.Result, e.Count.Run, of, e.Count.Threshold)
 	}
 	text := fmt.Sprintf("%s: %s", e.Handler, e.Answer)
 	switch {
@@ -279,7 +283,7 @@ func (e Event) WriteText(w io.Writer) error {
 	case e.Output != "":
 		text += ": " + e.Output
 	}
-	if e.Count != nil && e.Count.Reached {
+	if e.Count != nil && e.Count.Changed {
 		text += fmt.Sprintf(" (%s)", consequence(e.Probe, e.Count.Result))
 	}
 	took := fmt.Sprintf("%.0fms", e.Took*1000)

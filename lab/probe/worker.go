@@ -62,6 +62,7 @@ type Count struct {
 	Run       int    `json:"run"`       // how many of these in a row, this one included
 	Threshold int    `json:"threshold"` // how many it takes
 	Reached   bool   `json:"reached"`   // so State is now Result
+	Changed   bool   `json:"changed"`   // and was not before
 	Discarded bool   `json:"discarded"` // the handler could not be run: nothing is counted
 	State     Result `json:"state"`     // of the probe after this answer
 }
@@ -194,7 +195,7 @@ func (w *Worker) Count(a Answer) Count {
 		count.Threshold = int(w.probe.FailureThreshold)
 	}
 	if w.run >= count.Threshold {
-		count.Reached = true
+		count.Reached, count.Changed = true, !w.settled || w.state != result
 		w.state, w.settled = result, true
 		if w.kind == Startup || w.kind == Liveness && result == Failure {
 			w.hold, w.run = true, 0

@@ -65,6 +65,10 @@ func All() []Scenario {
 			Proves: "claims have parts of one shared GPU's memory, as many as fit (needs a GPU that is shared)",
 		},
 		{
+			Name: "probes", Test: "TestProbes", Short: true,
+			Proves: "lab/probe comes to the kubelet's verdicts: each kind of probe and handler, each threshold, each way to fail",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

@@ -43,7 +43,12 @@ type answer struct {
 // AgentMain is the agent: the process in the node that runs handlers there, as
 // its stdin asks, until that ends. It returns the exit status.
 func AgentMain() int {
-	if err := serve(os.Stdin, os.Stdout, probe.Handlers{Dial: probe.Direct()}); err != nil {
+	run, closeRuntime, err := inRuntime(containerdSocket)
+	if err == nil {
+		err = serve(os.Stdin, os.Stdout, probe.Handlers{Dial: probe.Direct(), Exec: run})
+		err = errors.Join(err, closeRuntime())
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", AgentVerb, err)
 		return 1
 	}
@@ -52,9 +57,7 @@ func AgentMain() int {
 
 func serve(stdin io.Reader, stdout io.Writer, handlers probe.Prober) error {
 	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop() // nobody reads the answers that are still to come
+	defer stop() // nobody reads the answers that are still to come; the process ends with those who work on them
 	free := make(chan struct{}, maxBusy)
 	var write sync.Mutex
 	lines := bufio.NewScanner(stdin)
@@ -65,7 +68,7 @@ func serve(stdin io.Reader, stdout io.Writer, handlers probe.Prober) error {
 			return fmt.Errorf("read request: %w", err)
 		}
 		free <- struct{}{}
-		running.Go(func() {
+		go func() {
 			defer func() { <-free }()
 			a := handlers.Probe(ctx, r.Target)
 			line := answer{ID: r.ID, Handler: a.Handler, Result: a.Result, Output: a.Output, Took: a.Took}
@@ -79,7 +82,7 @@ func serve(stdin io.Reader, stdout io.Writer, handlers probe.Prober) error {
 			write.Lock()
 			defer write.Unlock()
 			_, _ = stdout.Write(append(data, '\n')) // who does not read it gets the end of stdin, too
-		})
+		}()
 	}
 	return lines.Err()
 }
@@ -172,6 +175,13 @@ func (a *Agent) ask(ctx context.Context, t probe.Target) (answer, error) {
 	case <-ctx.Done():
 		return answer{}, context.Cause(ctx)
 	}
+}
+
+// Start starts the process, if it does not run, so that no probe has to wait for
+// it.
+func (a *Agent) Start() error {
+	_, _, err := a.running()
+	return err
 }
 
 // running returns the process, started if it has to be, and an ID.

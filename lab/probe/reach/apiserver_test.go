@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,8 +28,6 @@ import (
 // Port-forwards reach this machine; commands are answered by name.
 func apiServer(t *testing.T) *rest.Config {
 	t.Helper()
-	var serving sync.WaitGroup
-	t.Cleanup(serving.Wait)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != spdy.HeaderSpdy31 {
 			http.Error(w, "no such upgrade", http.StatusBadRequest)
@@ -56,7 +53,8 @@ func apiServer(t *testing.T) *rest.Config {
 		if conn == nil {
 			return
 		}
-		serving.Go(func() {
+		// It ends with the connection, which the client closes: TestMain looks.
+		go func() {
 			defer conn.Close()
 			byKind := map[string]httpstream.Stream{}
 			want := 2 // error and data
@@ -64,8 +62,12 @@ func apiServer(t *testing.T) *rest.Config {
 				want = 3 // error, stdout and stderr
 			}
 			for len(byKind) < want {
-				s := <-streams
-				byKind[s.Headers().Get(corev1.StreamType)] = s
+				select {
+				case s := <-streams:
+					byKind[s.Headers().Get(corev1.StreamType)] = s
+				case <-conn.CloseChan():
+					return
+				}
 			}
 			if exec {
 				command(r.URL.Query()["command"], byKind)
@@ -74,7 +76,7 @@ func apiServer(t *testing.T) *rest.Config {
 			}
 			relay(byKind[corev1.StreamTypeData], byKind[corev1.StreamTypeError])
 			<-conn.CloseChan()
-		})
+		}()
 	}))
 	t.Cleanup(server.Close)
 	return &rest.Config{Host: server.URL}
@@ -161,11 +163,10 @@ func TestPortForward(t *testing.T) {
 }
 
 func TestExecThroughTheAPIServer(t *testing.T) {
-	run, err := Exec(apiServer(t))
+	prober, err := PortForward(apiServer(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	prober := Both{Exec: run}
 	answer := func(timeout time.Duration, argv ...string) probe.Answer {
 		return prober.Probe(t.Context(), probe.Target{
 			Namespace: "ns", Pod: "pod", Timeout: timeout, Container: corev1.Container{Name: "app"},

@@ -1,12 +1,10 @@
 // Package reach is how the probes of package probe get at a Pod from outside of
 // its node.
 //
-// Commands run through the API server (exec). The kubelet asks the runtime
-// instead, which also ends a command that takes too long; here it is left behind
-// and goes on. Its time includes what the API server needs to begin.
+// The true way is an [Agent]: a process in the node, which runs the handlers
+// there. It connects to the Pod's IP from the node's network, and has commands run
+// by the node's runtime, as the kubelet does. It needs the node.
 //
-// Connections have two ways. The true one is an [Agent]: a process in the network
-// of the node, which runs the handlers there and connects to the Pod's IP, as the
-// kubelet does. It needs the nodes. The other, [PortForward], needs nothing but a
-// kubeconfig, and differs from the kubelet where [Difference] says.
+// The other, [PortForward], needs nothing but a kubeconfig: port-forward and exec
+// of the API server. It differs from the kubelet where [Difference] says.
 package reach

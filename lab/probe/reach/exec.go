@@ -18,9 +18,9 @@ import (
 	"github.com/dra-lab/dra-lab/lab/probe"
 )
 
-// Exec returns the way into containers through the API server: over a WebSocket,
-// or over SPDY where the API server, or a proxy before it, has none.
-func Exec(config *rest.Config) (probe.Exec, error) {
+// throughAPI returns the way into containers through the API server: over a
+// WebSocket, or over SPDY where the API server, or a proxy before it, has none.
+func throughAPI(config *rest.Config) (probe.Exec, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)

@@ -25,11 +25,17 @@ import (
 // people.
 const Difference = "through the API server's port-forward, which connects to localhost within the Pod and not to its IP: " +
 	"what listens on localhost only is reached here and not by the kubelet, what listens on the Pod's IP only or is kept off by a " +
-	"network policy the reverse; a tcpSocket probe succeeds unless the connection is refused within a moment"
+	"network policy the reverse; a tcpSocket probe succeeds unless the connection is refused within a moment; the time of a command " +
+	"includes what the API server needs to begin"
 
-// PortForward returns the Prober that connects to a Pod through the API server.
-// A probe that asks for another host than the Pod has an error.
+// PortForward returns the Prober that connects to a Pod, and runs commands in it,
+// through the API server. A probe that asks for another host than the Pod has an
+// error.
 func PortForward(config *rest.Config) (probe.Prober, error) {
+	run, err := throughAPI(config)
+	if err != nil {
+		return nil, err
+	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
@@ -46,7 +52,7 @@ func PortForward(config *rest.Config) (probe.Prober, error) {
 		}
 		plain := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, location)
 		dialer := portforward.NewFallbackDialerForStreaming(websocket, plain, noWebSocket)
-		return probe.Handlers{Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+		return probe.Handlers{Exec: run, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
 			host, port, err := net.SplitHostPort(address)
 			if err != nil {
 				return nil, err

@@ -18,20 +18,6 @@ import (
 	"github.com/dra-lab/dra-lab/lab/probe"
 )
 
-// Both sends commands one way and connections another.
-type Both struct {
-	Exec    probe.Exec
-	Network probe.Prober // runs all other handlers, and refuses unknown ones
-}
-
-// Probe implements [probe.Prober].
-func (b Both) Probe(ctx context.Context, t probe.Target) probe.Answer {
-	if t.Handler.Exec != nil {
-		return probe.Handlers{Exec: b.Exec}.Probe(ctx, t)
-	}
-	return b.Network.Probe(ctx, t)
-}
-
 // ErrPodGone is the end of Follow when the Pod is deleted.
 var ErrPodGone = errors.New("the Pod was deleted")
 

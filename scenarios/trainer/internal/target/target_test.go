@@ -182,8 +182,10 @@ func TestOtherBehaviours(t *testing.T) {
 		"redirect=/ok": func(r *http.Response, _ int, _ time.Duration) bool {
 			return r.StatusCode == 302 && r.Header.Get("Location") == "/ok"
 		},
-		"large":      func(r *http.Response, n int, _ time.Duration) bool { return r.StatusCode == 200 && n == body },
-		"slow=200ms": func(r *http.Response, _ int, d time.Duration) bool { return r.StatusCode == 200 && d >= 200*time.Millisecond },
+		"large": func(r *http.Response, n int, _ time.Duration) bool { return r.StatusCode == 200 && n == body },
+		"slow=200ms": func(r *http.Response, _ int, d time.Duration) bool {
+			return r.StatusCode == 200 && d >= 200*time.Millisecond
+		},
 	} {
 		address := ports(t, 1)[0]
 		run(t, "-http", address, "-plan", behaviour+"@0s")
