@@ -12,6 +12,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -36,13 +38,16 @@ type probeCase struct {
 	plan    string
 	options []string
 	probes  func(p ports) corev1.Container
-	// ready is the course of Ready; a container begins with false.
+	// ready is the course of Ready; a container begins with false. Nothing in it
+	// waits for a time: sets has the plans that begin when both sides have seen so
+	// much of the course.
 	ready []bool
+	sets  map[int]string
 	// started is false if it never gets there.
 	started bool
-	// restarted says that it is restarted: who is restarted has no course, because
-	// the kubelet may report the end of one container and the beginning of the next
-	// in one.
+	// restarted says that it is restarted after that. Of more there is no course,
+	// because the kubelet may report the end of one container and the beginning of
+	// the next in one.
 	restarted bool
 	// quickly says that the second container is ready at its first success,
 	// whatever successThreshold is.
@@ -89,15 +94,14 @@ func readiness(p *corev1.Probe) corev1.Container { return corev1.Container{Readi
 
 // probeCases are tried on every kubelet.
 func probeCases() []probeCase {
-	const late = "fail@0s,ok@3s"
-	yes, never := []bool{true}, []bool(nil)
+	yes, never, late := []bool{true}, []bool(nil), map[int]string{0: "ok@0s"}
 	thresholds := func(p *corev1.Probe, success, failure int32) *corev1.Probe {
 		p.SuccessThreshold, p.FailureThreshold = success, failure
 		return p
 	}
 	return []probeCase{
 		{name: "none", plan: "ok@0s", ready: yes, started: true, probes: func(ports) corev1.Container { return corev1.Container{} }},
-		{name: "http-late", plan: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(httpProbe(p, "/")) }},
+		{name: "http-late", plan: "fail@0s", sets: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(httpProbe(p, "/")) }},
 		{name: "http-named-port", plan: "ok@0s", ready: yes, started: true, probes: func(p ports) corev1.Container {
 			c := readiness(httpProbe(p, "/?query"))
 			c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: int32(p.http)}}
@@ -109,27 +113,27 @@ func probeCases() []probeCase {
 		{name: "http-redirect-away", plan: "redirect=http://elsewhere.example/@0s", ready: yes, started: true,
 			probes: func(p ports) corev1.Container { return readiness(httpProbe(p, "/")) }},
 		{name: "http-large", plan: "large@0s", ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(httpProbe(p, "/")) }},
-		{name: "https", plan: late, ready: yes, started: true, probes: func(p ports) corev1.Container {
+		{name: "https", plan: "fail@0s", sets: late, ready: yes, started: true, probes: func(p ports) corev1.Container {
 			c := readiness(httpProbe(p, "/"))
 			c.ReadinessProbe.HTTPGet.Port, c.ReadinessProbe.HTTPGet.Scheme = intstr.FromInt(p.https), corev1.URISchemeHTTPS
 			return c
 		}},
-		{name: "tcp-late", plan: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(tcpProbe(p)) }},
+		{name: "tcp-late", plan: "fail@0s", sets: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(tcpProbe(p)) }},
 		{name: "tcp-refused", plan: "fail@0s", ready: never, started: true, probes: func(p ports) corev1.Container { return readiness(tcpProbe(p)) }},
-		{name: "grpc-late", plan: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(grpcProbe(p, "any")) }},
+		{name: "grpc-late", plan: "fail@0s", sets: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(grpcProbe(p, "any")) }},
 		{name: "grpc-unheard", plan: "ok@0s", ready: never, started: true, probes: func(p ports) corev1.Container { return readiness(grpcProbe(p, "unheard")) }},
 		{name: "grpc-bare", plan: "ok@0s", options: []string{"-bare"}, ready: never, started: true, probes: func(p ports) corev1.Container { return readiness(grpcProbe(p, "")) }},
-		{name: "exec-late", plan: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(askProbe(p)) }},
+		{name: "exec-late", plan: "fail@0s", sets: late, ready: yes, started: true, probes: func(p ports) corev1.Container { return readiness(askProbe(p)) }},
 		{name: "exec-slow", plan: "slow=10s@0s", ready: never, started: true, probes: func(p ports) corev1.Container { return readiness(impatient(askProbe(p))) }},
 		// A command that cannot be run is no failure: never ready, never restarted.
 		{name: "exec-missing", plan: "ok@0s", ready: never, started: true, probes: func(ports) corev1.Container {
 			return corev1.Container{ReadinessProbe: execProbe("/missing"), LivenessProbe: thresholds(execProbe("/missing"), 1, 1)}
 		}},
-		{name: "thresholds", plan: "ok@0s,fail@6s,ok@11s", ready: []bool{true, false, true}, started: true,
+		{name: "thresholds", plan: "ok@0s", sets: map[int]string{1: "fail@0s", 2: "ok@0s"}, ready: []bool{true, false, true}, started: true,
 			probes: func(p ports) corev1.Container { return readiness(thresholds(httpProbe(p, "/"), 2, 2)) }},
-		{name: "threshold-not-reached", plan: "ok@0s,fail@5s,ok@7s", ready: yes, started: true,
+		{name: "threshold-not-reached", plan: "ok@0s", sets: map[int]string{1: "fail@0s,ok@2s"}, ready: yes, started: true,
 			probes: func(p ports) corev1.Container { return readiness(thresholds(httpProbe(p, "/"), 1, 9)) }},
-		{name: "startup-gate", plan: "fail@0s,ok@4s", ready: yes, started: true, probes: func(p ports) corev1.Container {
+		{name: "startup-gate", plan: "fail@0s", sets: late, ready: yes, started: true, probes: func(p ports) corev1.Container {
 			return corev1.Container{StartupProbe: thresholds(httpProbe(p, "/"), 1, 60), ReadinessProbe: httpProbe(p, "/ok"), LivenessProbe: thresholds(tcpProbe(p), 1, 1)}
 		}},
 		{name: "delay", plan: "ok@0s", ready: yes, started: true, probes: func(p ports) corev1.Container {
@@ -137,27 +141,33 @@ func probeCases() []probeCase {
 			c.ReadinessProbe.InitialDelaySeconds = 5
 			return c
 		}},
-		{name: "startup-fails", plan: "fail@0s", started: false, restarted: true, probes: func(p ports) corev1.Container {
+		{name: "startup-fails", plan: "fail@0s", ready: never, started: false, restarted: true, probes: func(p ports) corev1.Container {
 			return corev1.Container{StartupProbe: thresholds(tcpProbe(p), 1, 3), ReadinessProbe: httpProbe(p, "/ok")}
 		}},
-		{name: "liveness-fails", plan: "ok@0s,fail@4s", started: true, restarted: true, probes: func(p ports) corev1.Container {
+		{name: "liveness-fails", plan: "ok@0s", sets: map[int]string{1: "fail@0s"}, ready: yes, started: true, restarted: true, probes: func(p ports) corev1.Container {
 			return corev1.Container{LivenessProbe: thresholds(httpProbe(p, "/"), 1, 2)}
 		}},
 		// The kubelet's row of successes goes on in the new container.
-		{name: "row-goes-on", plan: "ok@0s,exit=1@10s", started: true, restarted: true, quickly: true, probes: func(p ports) corev1.Container {
-			return readiness(thresholds(httpProbe(p, "/"), 6, 3))
+		{name: "row-goes-on", plan: "ok@0s", sets: map[int]string{1: "exit=1@0s"}, ready: yes, started: true, restarted: true, quickly: true, probes: func(p ports) corev1.Container {
+			return readiness(thresholds(httpProbe(p, "/"), 10, 3))
 		}},
 	}
 }
 
 const (
-	// observed is how long a container that is not restarted is looked at at
-	// least: all plans are over then, and what is to fail has failed.
-	observed = 13 * time.Second
-	// verdictsTime bounds the wait for all of them.
-	verdictsTime = 50 * time.Second
-	// quicklyTime is less than six successes take, a period apart.
-	quicklyTime = 3500 * time.Millisecond
+	// observed is how long nothing else may happen at the end: what is to fail has
+	// failed then, and what is to stay has stayed.
+	observed = 6 * time.Second
+	// seen is how long the answers go on that a plan begins with.
+	seen = 2 * time.Second
+	// verdictsTime bounds the wait for all of them. It takes less than half of it
+	// on a machine that is not busy.
+	verdictsTime = 2 * time.Minute
+	// quicklyTime is less than ten successes take, a period apart.
+	quicklyTime = 6 * time.Second
+	// perPod is how many containers a Pod has: the kubelet starts them one by one,
+	// and reports none before the last.
+	perPod = 6
 )
 
 type probes struct {
@@ -197,18 +207,23 @@ func (s *probes) compare(ctx context.Context, t *testing.T, _ *envconf.Config) c
 				t.Error(err)
 			}
 		}()
-		w, err := s.watch(ctx, k, prober, &running)
-		if err != nil {
-			t.Fatal(err)
+		for cases := range slices.Chunk(probeCases(), perPod) {
+			w, err := s.watch(ctx, k, prober, fmt.Sprintf("probes-%d", len(s.watched)), cases, &running)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.watched = append(s.watched, w)
 		}
-		s.watched = append(s.watched, w)
 	}
 	deadline := time.After(verdictsTime)
-	look := time.NewTicker(200 * time.Millisecond)
+	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
 	for {
 		var missing []string
 		for _, w := range s.watched {
+			if err := w.advance(ctx); err != nil {
+				t.Fatal(err)
+			}
 			missing = append(missing, w.missing()...)
 		}
 		if len(missing) == 0 {
@@ -229,13 +244,17 @@ func (s *probes) compare(ctx context.Context, t *testing.T, _ *envconf.Config) c
 	return ctx
 }
 
-// watched is the Pod of one kubelet, with what was seen of it from both sides.
+// watched is a Pod on one kubelet, with what was seen of it from both sides.
 type watched struct {
 	kubelet stage.Kubelet
 	cases   []probeCase
 	session *probe.Session
+	prober  probe.Prober
+	set     map[string]int       // by container: how many plans were set
+	setAt   map[string]time.Time // and when the last one was
 
 	mu    sync.Mutex
+	podIP string
 	seen  map[string]*course // the kubelet's, by container
 	mine  map[string]*course // the session's
 	began map[string]time.Time
@@ -261,11 +280,12 @@ func (c *course) note(now time.Time, ready bool) {
 }
 
 // watch creates the Pod for a kubelet, and follows it from both sides.
-func (s *probes) watch(ctx context.Context, k stage.Kubelet, prober probe.Prober, running *sync.WaitGroup) (*watched, error) {
-	w := &watched{kubelet: k, cases: probeCases(), seen: map[string]*course{}, mine: map[string]*course{}, began: map[string]time.Time{}}
+func (s *probes) watch(ctx context.Context, k stage.Kubelet, prober probe.Prober, name string, cases []probeCase, running *sync.WaitGroup) (*watched, error) {
+	w := &watched{kubelet: k, cases: cases, prober: prober, set: map[string]int{}, setAt: map[string]time.Time{},
+		seen: map[string]*course{}, mine: map[string]*course{}, began: map[string]time.Time{}}
 	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: "probes-" + strings.NewReplacer(".", "-", "+", "-").Replace(k.Version)},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 	}
 	pod.Spec.NodeName = k.Node
 	grace, no := int64(1), false
@@ -323,6 +343,7 @@ func (w *watched) noteKubelets(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
+	w.podIP = pod.Status.PodIP
 	for _, status := range pod.Status.ContainerStatuses {
 		c := w.seen[status.Name]
 		c.note(now, status.Ready)
@@ -352,6 +373,52 @@ func (c *course) noteSecond(now time.Time, ready bool, restarts int, started tim
 	}
 }
 
+// advance begins the next plan of each container whose course both sides have
+// seen so far.
+func (w *watched) advance(ctx context.Context) error {
+	for i, c := range w.cases {
+		plan, target, due := w.due(i, c)
+		if !due {
+			continue
+		}
+		target.Handler = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Port: intstr.FromInt(portsOf(i).http), Path: "/set?" + url.Values{"plan": {plan}}.Encode(),
+		}}
+		if a := probe.Try(ctx, w.prober, target); a.Err != nil || a.Result != probe.Success {
+			return fmt.Errorf("set plan %s of container %s: %s %s: %w", plan, c.name, a.Result, a.Output, a.Err)
+		}
+		w.set[c.name]++
+		w.setAt[c.name] = time.Now()
+	}
+	return nil
+}
+
+// due is the plan that is to begin, if one is.
+func (w *watched) due(i int, c probeCase) (plan string, target probe.Target, due bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	began := w.began[c.name]
+	// Plans are set in the order of their places in the course.
+	places := slices.Sorted(maps.Keys(c.sets))
+	if began.IsZero() || w.set[c.name] == len(places) {
+		return "", target, false
+	}
+	place := places[w.set[c.name]]
+	so := c.ready[:place]
+	if !slices.Equal(w.seen[c.name].ready, so) || !slices.Equal(w.mine[c.name].ready, so) || time.Since(w.changed(c.name)) < seen {
+		return "", target, false
+	}
+	return c.sets[place], probe.Target{PodIP: w.podIP, Timeout: patient * time.Second, Container: corev1.Container{Name: c.name}}, true
+}
+
+// changed is when something began that has an effect: the container, or a plan.
+func (w *watched) changed(container string) time.Time {
+	if at, ok := w.setAt[container]; ok {
+		return at
+	}
+	return w.began[container]
+}
+
 // missing says what has not been seen yet of what is to be seen, by container.
 func (w *watched) missing() []string {
 	w.mu.Lock()
@@ -361,77 +428,72 @@ func (w *watched) missing() []string {
 	}
 	var all []string
 	for _, c := range w.cases {
-		seen, mine := w.seen[c.name], w.mine[c.name]
+		kubelets, mine := w.seen[c.name], w.mine[c.name]
 		miss := func(format string, a ...any) {
 			all = append(all, fmt.Sprintf("kubelet %s, %s: %s", w.kubelet.Version, c.name, fmt.Sprintf(format, a...)))
 		}
-		began := w.began[c.name]
-		switch {
-		case began.IsZero():
+		if w.began[c.name].IsZero() {
 			miss("it does not run")
-		case c.quickly:
-			if seen.second == 0 || mine.second == 0 {
-				miss("its second container is not ready (kubelet: %s, lab/probe: %s)", seen.second, mine.second)
-			}
+			continue
+		}
+		if n := len(c.sets) - w.set[c.name]; n > 0 {
+			miss("%d plans are to begin; course of ready: %v for the kubelet, %v for lab/probe", n, kubelets.ready, mine.ready)
+			continue
+		}
+		first := func(course []bool) []bool { return course[:min(len(course), len(c.ready))] }
+		switch {
 		case c.restarted:
-			if seen.restarts == 0 || mine.wanted == 0 {
-				miss("%d restarts, %d that lab/probe asked for; want one of each at least", seen.restarts, mine.wanted)
+			if kubelets.restarts == 0 || (mine.wanted == 0) != c.quickly {
+				miss("%d restarts, %d that lab/probe asked for", kubelets.restarts, mine.wanted)
 			}
-			if len(seen.ready) > 0 != c.started || len(mine.ready) > 0 != c.started {
-				miss("was ready: %v for the kubelet, %v for lab/probe; want %v", len(seen.ready) > 0, len(mine.ready) > 0, c.started)
+			if !slices.Equal(first(kubelets.ready), c.ready) || !slices.Equal(first(mine.ready), c.ready) {
+				miss("course of ready: %v for the kubelet, %v for lab/probe; want it to begin with %v", kubelets.ready, mine.ready, c.ready)
+			}
+			if c.quickly && (kubelets.second == 0 || mine.second == 0) {
+				miss("its second container is not ready (kubelet: %s, lab/probe: %s)", kubelets.second, mine.second)
 			}
 		default:
-			if time.Since(began) < observed {
-				miss("observed for %s only", time.Since(began).Round(time.Second))
+			if since := time.Since(w.changed(c.name)); since < observed {
+				miss("observed for %s only", since.Round(time.Second))
 			}
-			if !slices.Equal(seen.ready, c.ready) || !slices.Equal(mine.ready, c.ready) {
-				miss("course of ready: %v for the kubelet, %v for lab/probe; want %v", seen.ready, mine.ready, c.ready)
+			if !slices.Equal(kubelets.ready, c.ready) || !slices.Equal(mine.ready, c.ready) {
+				miss("course of ready: %v for the kubelet, %v for lab/probe; want %v", kubelets.ready, mine.ready, c.ready)
 			}
-			if seen.started != c.started || mine.started != c.started {
-				miss("started: %v for the kubelet, %v for lab/probe; want %v", seen.started, mine.started, c.started)
+			if kubelets.started != c.started || mine.started != c.started {
+				miss("started: %v for the kubelet, %v for lab/probe; want %v", kubelets.started, mine.started, c.started)
 			}
-			if seen.restarts != 0 || mine.wanted != 0 {
-				miss("%d restarts, %d that lab/probe asked for; want none", seen.restarts, mine.wanted)
+			if kubelets.restarts != 0 || mine.wanted != 0 {
+				miss("%d restarts, %d that lab/probe asked for; want none", kubelets.restarts, mine.wanted)
 			}
 		}
 	}
 	return all
 }
 
-// tolerance is by how much the two may differ in when: a threshold, more of
-// them on a busy machine, and the way of a status to its watchers.
-const tolerance = 6 * time.Second
-
-// report shows the courses, and checks that they went side by side.
+// report shows the courses, with by how much lab/probe was later than the
+// kubelet: they tick at different times, so within a threshold, longer on a busy
+// machine.
 func (w *watched) report(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.cases {
-		seen, mine := w.seen[c.name], w.mine[c.name]
-		if c.restarted && !c.quickly {
-			t.Logf("kubelet %s, %s: restarted %d times, lab/probe asked for %d", w.kubelet.Version, c.name, seen.restarts, mine.wanted)
-			continue
-		}
-		if c.quickly {
-			t.Logf("kubelet %s, %s: its second container was ready %.1f s after its start, for lab/probe after %.1f s",
-				w.kubelet.Version, c.name, seen.second.Seconds(), mine.second.Seconds())
-			if seen.second > quicklyTime || mine.second > quicklyTime {
-				t.Errorf("kubelet %s, %s: want it ready within %s", w.kubelet.Version, c.name, quicklyTime)
-			}
-			continue
-		}
+		kubelets, mine := w.seen[c.name], w.mine[c.name]
 		var text []string
 		for i, ready := range c.ready {
-			apart := mine.at[i].Sub(seen.at[i])
-			if apart.Abs() > tolerance {
-				t.Errorf("kubelet %s, %s: Ready %v of lab/probe came %.1f s after the kubelet's, want at most %s apart",
-					w.kubelet.Version, c.name, ready, apart.Seconds(), tolerance)
-			}
-			text = append(text, fmt.Sprintf("%v after %.1f s (%+.1f s)", ready, seen.at[i].Sub(w.began[c.name]).Seconds(), apart.Seconds()))
+			text = append(text, fmt.Sprintf("%v (%+.1f s)", ready, mine.at[i].Sub(kubelets.at[i]).Seconds()))
 		}
 		if len(text) == 0 {
 			text = []string{"never"}
 		}
-		t.Logf("kubelet %s, %s: ready %s", w.kubelet.Version, c.name, strings.Join(text, ", "))
+		if c.restarted {
+			text = append(text, fmt.Sprintf("restarted %d times, lab/probe asked for %d", kubelets.restarts, mine.wanted))
+		}
+		if c.quickly {
+			text = append(text, fmt.Sprintf("ready again %.1f s after its start, for lab/probe after %.1f s", kubelets.second.Seconds(), mine.second.Seconds()))
+			if kubelets.second > quicklyTime || mine.second > quicklyTime {
+				t.Errorf("kubelet %s, %s: ready again later than within %s", w.kubelet.Version, c.name, quicklyTime)
+			}
+		}
+		t.Logf("kubelet %s, %s: ready: %s", w.kubelet.Version, c.name, strings.Join(text, ", "))
 	}
 }

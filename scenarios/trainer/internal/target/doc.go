@@ -13,6 +13,7 @@
 //	large         HTTP answers well, with a body of 1 MiB
 //	exit=STATUS   the process ends
 //
-// HTTP has /ok besides, where it is always well. A command probe asks over HTTP:
+// HTTP has two more paths: /ok, where it is always well, and /set?plan=PLAN, which
+// begins another plan at once. A command probe asks over HTTP:
 // -ask URL ends with status 0 if the answer is 2xx, else with 1.
 package target

@@ -77,13 +77,15 @@ func parseStep(word string) (s step, err error) {
 	return s, err
 }
 
-// at is the step of a time since the start.
-func (p plan) at(since time.Duration) step {
-	now := p[0]
+// at is the step of a time since the start, and when the next one begins: 0 if
+// there is none.
+func (p plan) at(since time.Duration) (now step, next time.Duration) {
+	now = p[0]
 	for _, s := range p {
-		if s.from <= since {
-			now = s
+		if s.from > since {
+			return now, s.from
 		}
+		now = s
 	}
-	return now
+	return now, 0
 }

@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,7 +59,8 @@ func Main(leave <-chan struct{}, args []string, stderr io.Writer) int {
 		return 0
 	}
 	var err error
-	if t.plan, err = parsePlan(text); err != nil {
+	t.changed = make(chan struct{}, 1)
+	if err = t.begin(text); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", Verb, err)
 		return statusUsage
 	}
@@ -90,19 +92,46 @@ func get(location string) error {
 }
 
 type target struct {
-	plan                   plan
 	http, https, tcp, grpc string
 	bare                   bool
 
-	start time.Time
+	mu      sync.Mutex
+	plan    plan
+	start   time.Time
+	changed chan struct{} // gets a value when another plan has begun
 }
 
-func (t *target) now() step { return t.plan.at(time.Since(t.start)) }
+// begin begins a plan.
+func (t *target) begin(text string) error {
+	p, err := parsePlan(text)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.plan, t.start = p, time.Now()
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// now is the present step, and how long it is until the next: 0 if there is none.
+func (t *target) now() (step, time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	since := time.Since(t.start)
+	s, next := t.plan.at(since)
+	if next == 0 {
+		return s, 0
+	}
+	return s, next - since
+}
 
 // serve serves until leave is closed or the plan ends the process, and returns
 // its exit status.
 func (t *target) serve(leave <-chan struct{}) (status int, err error) {
-	t.start = time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
@@ -138,15 +167,8 @@ func (t *target) follow(ctx context.Context, leave <-chan struct{}) (status int,
 			_ = open.Close()
 		}
 	}()
-	for _, s := range t.plan {
-		timer := time.NewTimer(time.Until(t.start.Add(s.from)))
-		select {
-		case <-timer.C:
-		case <-leave:
-			return 0, nil
-		case <-ctx.Done():
-			return 0, nil // another part says why
-		}
+	for {
+		s, next := t.now()
 		switch {
 		case s.behaviour == exit:
 			return s.status, nil
@@ -159,12 +181,19 @@ func (t *target) follow(ctx context.Context, leave <-chan struct{}) (status int,
 			}
 			go acceptAll(open)
 		}
+		var due <-chan time.Time
+		if next > 0 {
+			due = time.After(next)
+		}
+		select {
+		case <-due:
+		case <-t.changed:
+		case <-leave:
+			return 0, nil
+		case <-ctx.Done():
+			return 0, nil // another part says why
+		}
 	}
-	select {
-	case <-leave:
-	case <-ctx.Done():
-	}
-	return 0, nil
 }
 
 // acceptAll ends with the listener.
@@ -181,6 +210,11 @@ func acceptAll(l net.Listener) {
 func (t *target) serveHTTP(ctx context.Context, address string, secret *tls.Config) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ok", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/set", func(w http.ResponseWriter, r *http.Request) {
+		if err := t.begin(r.FormValue("plan")); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	})
 	mux.HandleFunc("/", t.answer)
 	server := &http.Server{Addr: address, Handler: mux, TLSConfig: secret, ReadHeaderTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -199,7 +233,7 @@ func (t *target) serveHTTP(ctx context.Context, address string, secret *tls.Conf
 const body = 1 << 20
 
 func (t *target) answer(w http.ResponseWriter, r *http.Request) {
-	switch s := t.now(); s.behaviour {
+	switch s, _ := t.now(); s.behaviour {
 	case fail:
 		http.Error(w, "not well, as planned", http.StatusServiceUnavailable)
 	case redirect:
@@ -240,7 +274,7 @@ type health struct {
 }
 
 func (h health) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	s := h.target.now()
+	s, _ := h.target.now()
 	switch {
 	case r.GetService() == "unheard":
 		return nil, status.Error(codes.NotFound, "unknown service")

@@ -32,9 +32,12 @@ func TestPlans(t *testing.T) {
 		12 * time.Second:        {behaviour: redirect, location: "http://a/b?c=d", from: 12 * time.Second},
 		time.Hour:               {behaviour: exit, status: 3, from: 14 * time.Second},
 	} {
-		if got := p.at(since); got != want {
+		if got, _ := p.at(since); got != want {
 			t.Errorf("at %s: %+v, want %+v", since, got, want)
 		}
+	}
+	if _, next := p.at(2 * time.Second); next != 3*time.Second {
+		t.Errorf("the step after that of 2s is at %s, want 3s", next)
 	}
 	for _, wrong := range []string{"", "ok", "ok@1s", "ok@0s,fail@0s", "ok@0s,fail@x", "well@0s", "ok=1@0s", "slow=x@0s", "redirect@0s", "exit=x@0s", "ok@0s,"} {
 		if got, err := parsePlan(wrong); err == nil {
@@ -89,7 +92,7 @@ func eventually(t *testing.T, check func() error) {
 func TestAnswersFollowThePlan(t *testing.T) {
 	free := ports(t, 4)
 	web, secret, raw, rpc := free[0], free[1], free[2], free[3]
-	run(t, "-http", web, "-https", secret, "-tcp", raw, "-grpc", rpc, "-plan", "fail@0s,ok@1500ms")
+	run(t, "-http", web, "-https", secret, "-tcp", raw, "-grpc", rpc, "-plan", "fail@0s")
 	insecureClient := &http.Client{
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -140,6 +143,12 @@ func TestAnswersFollowThePlan(t *testing.T) {
 	if conn, err := net.Dial("tcp", raw); err == nil {
 		conn.Close()
 		t.Error("at first the TCP port is open, want it closed")
+	}
+	if err := getStatus("http://"+web+"/set?plan=nonsense", 400)(); err != nil {
+		t.Error(err)
+	}
+	if err := getStatus("http://"+web+"/set?plan=fail@0s,ok@100ms", 200)(); err != nil {
+		t.Error(err)
 	}
 	eventually(t, getStatus("http://"+web, 200))
 	eventually(t, func() error {
