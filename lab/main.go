@@ -4,7 +4,8 @@
 //
 // Every verb is thin: it parses, calls one package below and prints. Results
 // go to stdout, progress and problems to stderr. The exit status is 0 when the
-// work is done, 1 when something failed, 2 when the command line was wrong.
+// work is done, 1 when something failed, 2 when the command line was wrong; of
+// "lab probe" also 3 when the Pod is not ready.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 	"github.com/dra-lab/dra-lab/lab/host/ociruntime"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/plugin"
+	"github.com/dra-lab/dra-lab/lab/probe/reach"
 )
 
 func main() {
@@ -28,8 +30,8 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	// Two verbs are for programs: the engine starts the one for every container,
-	// the lab itself the other inside a node. Their flags and output are their
+	// Three verbs are for programs: the engine starts the one for every container,
+	// the lab itself the others inside a node. Their flags and output are their
 	// own.
 	if len(args) > 0 {
 		switch args[0] {
@@ -37,6 +39,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return ociruntime.Main(args[1:])
 		case plugin.RelayVerb:
 			return plugin.RelayMain(args[1:])
+		case reach.AgentVerb:
+			return reach.AgentMain()
 		}
 	}
 
@@ -125,7 +129,7 @@ what happened between a Pod that asks for a GPU and the GPU.`,
 	root.AddCommand(
 		newUp(l), newDown(l), newStatus(l),
 		newRun(l), newScenarios(l), newTimeline(l),
-		newFault(l), newPlugin(l), newReproduce(l), newExercise(l),
+		newFault(l), newPlugin(l), newProbe(l), newReproduce(l), newExercise(l),
 		newDoctor(l), newNodeImage(l), newImage(l), newManifests(l),
 		newEnv(l), newKubectl(l), newCollect(l),
 	)

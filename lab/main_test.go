@@ -20,13 +20,14 @@ import (
 	"github.com/dra-lab/dra-lab/lab/host/ociruntime"
 	"github.com/dra-lab/dra-lab/lab/nodeimage"
 	"github.com/dra-lab/dra-lab/lab/plugin"
+	"github.com/dra-lab/dra-lab/lab/probe/reach"
 )
 
 // The scripts in testdata run the lab as its users do, in a process of its own.
 // Beside it they have two programs that put it into situations.
 func TestMain(m *testing.M) {
 	// Copies of the lab, under other names, are started by engines and in nodes.
-	if len(os.Args) > 1 && slices.Contains([]string{ociruntime.Verb, plugin.RelayVerb}, os.Args[1]) {
+	if len(os.Args) > 1 && slices.Contains([]string{ociruntime.Verb, plugin.RelayVerb, reach.AgentVerb}, os.Args[1]) {
 		main()
 	}
 	testscript.Main(m, map[string]func(){

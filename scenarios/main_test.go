@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
+	"github.com/dra-lab/dra-lab/lab/probe/reach"
 	"github.com/dra-lab/dra-lab/scenarios/catalog"
 	"github.com/dra-lab/dra-lab/scenarios/internal/verdict"
 )
@@ -21,6 +22,10 @@ import (
 const exitUsage = 2
 
 func TestMain(m *testing.M) {
+	// Scenario probes copies this program into nodes.
+	if len(os.Args) > 1 && os.Args[1] == reach.AgentVerb {
+		os.Exit(reach.AgentMain())
+	}
 	list := flag.Bool("lab.list", false, "list the scenarios and end")
 	output := flag.String("lab.output", "", "how to show results: text or json; empty: as go test does")
 	junit := flag.String("lab.junit", "", "write a JUnit report to this file")

@@ -161,6 +161,17 @@ func (r *Relay) withInstalled(ctx context.Context, f func(executable string) err
 	}
 }
 
+// Program returns a command, not started, that runs the executable in the node
+// with these arguments, and puts it there first. When ctx ends, it ends; closing
+// the Relay does not end it.
+func (r *Relay) Program(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	executable, err := r.installed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.run(ctx, append([]string{executable}, args...)...), nil
+}
+
 // Sockets implements [Reach].
 func (r *Relay) Sockets(ctx context.Context, dir string) (sockets []Socket, err error) {
 	err = r.withInstalled(ctx, func(executable string) error {

@@ -69,6 +69,10 @@ func All() []Scenario {
 			Proves: "an exercise says what is missing, its solution passes, and a reset begins it anew",
 		},
 		{
+			Name: "probes", Test: "TestProbes", Short: true,
+			Proves: "lab/probe comes to the kubelet's verdicts: each kind of probe and handler, each threshold, each way to fail",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

@@ -7,6 +7,9 @@
 // occupies: it refuses to start without the devices that its claim promised,
 // and shows up as a process on simulated ones.
 //
+// With the first argument "target" it is something else: a server for probes to
+// probe (package internal/target).
+//
 // Events go to standard output, one JSON line each (package
 // lab/timeline/workload); errors to standard error. Exit status: 0 done, 1
 // failed, 2 wrong usage, 143 asked to leave by SIGTERM before it was done (so
@@ -28,6 +31,7 @@ import (
 	"github.com/dra-lab/dra-lab/lab/timeline/workload"
 	"github.com/dra-lab/dra-lab/scenarios/trainer/internal/devices"
 	"github.com/dra-lab/dra-lab/scenarios/trainer/internal/job"
+	"github.com/dra-lab/dra-lab/scenarios/trainer/internal/target"
 )
 
 const (
@@ -41,6 +45,9 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	leave, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	if len(args) > 0 && args[0] == target.Verb {
+		return target.Main(leave.Done(), args[1:], stderr)
+	}
 
 	t := trainer{stdout: stdout, stderr: stderr}
 	flags := flag.NewFlagSet("trainer", flag.ContinueOnError)
