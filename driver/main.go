@@ -53,7 +53,10 @@ func main() {
 type flags struct {
 	node, podUID, gpus, http string
 	kubeconfig, hardwareDir  string
-	verbosity                int
+	// Where the kubelet and the container runtime look; the lab's are those of
+	// package api.
+	pluginDir, registrarDir, cdiDir string
+	verbosity                       int
 }
 
 func parse(args []string, stderr io.Writer) (flags, error) {
@@ -66,6 +69,9 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.StringVar(&f.http, "http", ":8080", "`address` for "+api.PathLive+", "+api.PathReady+", "+api.PathMetrics+" and "+api.PathStatus+"; empty for none")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` to reach the API server with; empty inside a cluster")
 	fs.StringVar(&f.hardwareDir, "hardware-dir", api.HardwareDir, "`directory` with the state of simulated GPUs")
+	fs.StringVar(&f.pluginDir, "plugin-dir", api.PluginDir, "`directory` of this driver's socket and state; it must exist, and have the same path for the kubelet")
+	fs.StringVar(&f.registrarDir, "registrar-dir", api.RegistrarDir, "`directory` in which the kubelet looks for plugins")
+	fs.StringVar(&f.cdiDir, "cdi-dir", api.CDIDir, "`directory` in which the container runtime looks for CDI specs")
 	fs.IntVar(&f.verbosity, "v", 0, "`level` of logging on stderr")
 	if err := fs.Parse(args); err != nil {
 		return f, err
@@ -173,6 +179,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		Node:   f.node, Client: client,
 		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
 		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
+		PluginDir: f.pluginDir, RegistrarDir: f.registrarDir, CDIDir: f.cdiDir,
 		Reports: reports,
 	})
 	if err != nil {
@@ -221,6 +228,7 @@ func listenHTTP(ctx context.Context, address string, handler http.Handler) (stop
 	if err != nil {
 		return nil, fmt.Errorf("serve HTTP: %w", err)
 	}
+	klog.FromContext(ctx).V(2).Info("Serving HTTP", "address", listener.Addr().String())
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {

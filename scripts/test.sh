@@ -57,7 +57,8 @@ found=0
 for fuzzer in "${fuzzers[@]}"; do wait "$fuzzer" || found=1; done # none outlives another's failure
 [ "$found" = 0 ]
 # What measures time skips itself under the race detector.
-go test -count=1 -run 'TestCallOverhead|TestFirstCallIsWarm' ./driver/draconn
+go test -count=1 -run 'TestCallOverhead|TestFirstCallIsWarm|TestScale|TestMemoryOfFewDevices|TestSoak|TestEventReachesItsWatcherInTime' \
+  ./driver ./driver/draconn ./driver/internal/plugin
 if [ "$size" = all ]; then
   # In full only without the race detector, with which a driver starts slowly.
   go test -count=1 -timeout 20m -run TestRandomKills ./driver/internal/plugin

@@ -1,0 +1,6 @@
+//go:build race
+
+package main
+
+// raceDetector says that a process starts slowly.
+const raceDetector = true
