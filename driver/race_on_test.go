@@ -2,5 +2,5 @@
 
 package main
 
-// raceDetector says that a process starts slowly.
+// raceDetector says that what takes time takes more of it.
 const raceDetector = true
