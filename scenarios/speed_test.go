@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -247,11 +246,7 @@ func (s *speed) startAndStop(ctx context.Context, t *testing.T, c *contender, co
 	t.Helper()
 	pod := fmt.Appendf(nil, speedPod, c.name, s.node, c.devices)
 	began := time.Now()
-	var creating errgroup.Group
-	for range count {
-		creating.Go(func() error { return s.Create(ctx, pod) })
-	}
-	if err := creating.Wait(); err != nil {
+	if err := s.CreatePods(ctx, pod, count); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.AwaitReady(ctx, stage.Start, count); err != nil {

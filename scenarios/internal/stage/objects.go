@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -71,6 +72,26 @@ func (s *Stage) Create(ctx context.Context, manifest []byte) error {
 		decoder.MutateNamespace(s.Namespace), decoder.MutateOption(s.fillIn))
 	if err != nil {
 		return fmt.Errorf("create objects: %w", err)
+	}
+	return nil
+}
+
+// CreatePods creates so many Pods of one manifest in the scenario's namespace,
+// all at once.
+func (s *Stage) CreatePods(ctx context.Context, manifest []byte, count int) error {
+	var pod corev1.Pod
+	if err := decoder.Decode(bytes.NewReader(manifest), &pod, decoder.MutateOption(s.fillIn)); err != nil {
+		return fmt.Errorf("create Pods: %w", err)
+	}
+	var creating errgroup.Group
+	for range count {
+		creating.Go(func() error {
+			_, err := s.Client.CoreV1().Pods(s.Namespace).Create(ctx, &pod, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := creating.Wait(); err != nil {
+		return fmt.Errorf("create Pods: %w", err)
 	}
 	return nil
 }
