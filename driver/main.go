@@ -257,6 +257,7 @@ func listenHTTP(ctx context.Context, address string, handler http.Handler) (stop
 	if err != nil {
 		return nil, fmt.Errorf("serve HTTP: %w", err)
 	}
+	klog.FromContext(ctx).V(2).Info("Serving HTTP", "address", listener.Addr().String())
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {

@@ -9,9 +9,7 @@
 package scenarios
 
 import (
-	"bytes"
 	"context"
-	_ "embed"
 	"fmt"
 	"testing"
 	"time"
@@ -21,12 +19,8 @@ import (
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
 
-	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/scenarios/internal/stage"
 )
-
-//go:embed churn.yaml
-var churnManifest []byte //nolint:gochecknoglobals // filled by the compiler
 
 const (
 	churnKills = 50
@@ -36,45 +30,16 @@ const (
 	churnTime = 4 * time.Minute
 )
 
-type churn struct {
-	*stage.Stage
-	nodes    []string
-	job      []byte
-	jobs     int // created
-	baseline map[stage.GPU]uint64
-}
+type churn struct{ jobs }
 
 func TestChurn(t *testing.T) {
-	s := &churn{Stage: stage.New(t, "churn")}
+	s := &churn{jobs{Stage: stage.New(t, "churn")}}
 	s.Play(t, features.New("churn").
 		Setup(s.Begin).
 		Setup(s.prepare).
 		Assess("the driver is killed while Pods come and go", s.kill).
 		Assess("all Pods ran", s.complete).
 		Assess("nothing of the claims is left", s.checkClean))
-}
-
-func (s *churn) prepare(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	var err error
-	if s.baseline, err = s.Memory(ctx); err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]bool{}
-	for gpu := range s.baseline {
-		if !seen[gpu.Node] {
-			seen[gpu.Node] = true
-			s.nodes = append(s.nodes, gpu.Node)
-		}
-	}
-	template, job, ok := bytes.Cut(churnManifest, []byte("\n---\n"))
-	if !ok {
-		t.Fatal("churn.yaml has no second part")
-	}
-	s.job = job
-	if err := s.Create(ctx, template); err != nil {
-		t.Fatal(err)
-	}
-	return ctx
 }
 
 func (s *churn) kill(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
@@ -101,65 +66,7 @@ func (s *churn) kill(ctx context.Context, t *testing.T, _ *envconf.Config) conte
 	return ctx
 }
 
-// keepBusy has Pods come and go until the next call.
-func (s *churn) keepBusy(ctx context.Context, t *testing.T) {
-	t.Helper()
-	list, err := s.Client.BatchV1().Jobs(s.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	rest := int32(0)
-	for _, j := range list.Items {
-		if j.Status.Failed > 0 {
-			t.Fatalf("Job %s: %d Pods failed", j.Name, j.Status.Failed)
-		}
-		rest += *j.Spec.Completions - j.Status.Succeeded
-	}
-	if rest < 10 {
-		if err := s.Create(ctx, s.job); err != nil {
-			t.Fatal(err)
-		}
-		s.jobs++
-	}
-}
-
 func (s *churn) complete(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	jobs, err := s.AwaitJobs(ctx, churnTime)
-	if err != nil {
-		t.Fatal(err)
-	}
-	succeeded := int32(0)
-	for _, j := range jobs {
-		succeeded += j.Status.Succeeded
-		if j.Status.Failed > 0 || j.Status.Succeeded != *j.Spec.Completions {
-			t.Errorf("Job %s: %d Pods succeeded, %d failed", j.Name, j.Status.Succeeded, j.Status.Failed)
-		}
-	}
-	if len(jobs) != s.jobs {
-		t.Errorf("there are %d Jobs, want %d", len(jobs), s.jobs)
-	}
-	s.Remark("%d Pods ran, the driver was killed %d times", succeeded, churnKills)
-	return ctx
-}
-
-func (s *churn) checkClean(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	// The last Pods' claims are unprepared before their Pods count as done.
-	for _, node := range s.nodes {
-		status, err := s.DriverStatus(ctx, node)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range status.Claims {
-			t.Errorf("%s: claim %s/%s is still in the checkpoint", node, c.Namespace, c.Name)
-		}
-		specs, err := s.OnNode(ctx, node, "find", api.CDIDir, "-name", "*"+api.DriverName+"*")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if specs != "" {
-			t.Errorf("%s: CDI specs are left: %s", node, specs)
-		}
-	}
-	s.CheckMemory(ctx, t, s.baseline)
+	s.Remark("%d Pods ran, the driver was killed %d times", s.jobs.complete(ctx, t), churnKills)
 	return ctx
 }

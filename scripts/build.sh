@@ -33,8 +33,8 @@ CGO_ENABLED=1 CGO_LDFLAGS_ALLOW='-Wl,-z,lazy' CGO_LDFLAGS='-Wl,-z,lazy' \
 building scenarios.test
 CGO_ENABLED=0 go test -c "${flags[@]}" -o bin/scenarios.test ./scenarios
 if [ "${1-}" = lab-up ]; then exit; fi
-building reproduce exercise
-CGO_ENABLED=0 go build "${flags[@]}" -o bin/ ./scenarios/upstream/reproduce ./scenarios/exercises/exercise
+building reproduce exercise idle
+CGO_ENABLED=0 go build "${flags[@]}" -o bin/ ./scenarios/upstream/reproduce ./scenarios/exercises/exercise ./driver/idle
 # The race detector's part of `lab run connections` runs in a process of its own.
 building connections-race
 CGO_ENABLED=1 go build -race -trimpath -buildvcs=false -o bin/connections-race ./scenarios/connections/racecheck

@@ -85,7 +85,7 @@ func GetStatus(ctx context.Context, c *cluster.Cluster) (Status, error) {
 		return Status{}, err
 	}
 	o, err := connected.observe(ctx, func(ctx context.Context, pod corev1.Pod) (api.DriverStatus, error) {
-		return AskDriver(ctx, connected.kubernetes, &pod)
+		return askDriver(ctx, connected.kubernetes, &pod)
 	})
 	if err != nil {
 		return Status{}, fmt.Errorf("read status of cluster %q: %w", c.Name(), err)
@@ -197,9 +197,9 @@ func answers(ctx context.Context, pods []corev1.Pod, ask func(context.Context, c
 	return found
 }
 
-// AskDriver gets the own view of the driver in a Pod through the API server, so
+// askDriver gets the own view of the driver in a Pod through the API server, so
 // that it works from wherever kubectl does.
-func AskDriver(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) (api.DriverStatus, error) {
+func askDriver(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) (api.DriverStatus, error) {
 	data, err := client.CoreV1().Pods(pod.Namespace).
 		ProxyGet("http", pod.Name, "8080", api.PathStatus, nil).DoRaw(ctx)
 	if err != nil {

@@ -120,6 +120,9 @@ type Event struct {
 
 	// Duration is how long the step took, if it says so.
 	Duration time.Duration `json:"durationNanoseconds,omitempty"`
+	// Value is a figure that is no duration, in Unit.
+	Value float64 `json:"value,omitempty"`
+	Unit  string  `json:"unit,omitempty"`
 	// Workload is what a workload said, for the kinds with WorkloadPrefix.
 	Workload *workload.Line `json:"workload,omitempty"`
 }

@@ -80,6 +80,14 @@ func All() []Scenario {
 			Name: "churn", Test: "TestChurn", Nodes: true,
 			Proves: "Pods come and go while the driver is killed fifty times, and every Pod runs",
 		},
+		{
+			Name: "speed", Test: "TestSpeed", Nodes: true,
+			Proves: "the driver takes hardly longer than a plugin that does nothing (needs twelve GPUs on a node)",
+		},
+		{
+			Name: "soak", Test: "TestSoak", Nodes: true,
+			Proves: "the driver stays as it is while Pods come and go for ten minutes ($DRA_LAB_SOAK for another time)",
+		},
 	}
 }
 

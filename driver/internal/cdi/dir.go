@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,14 +43,20 @@ func (d *Dir) Path(claimUID string) string {
 	return filepath.Join(d.path, prefix()+claimUID+extension)
 }
 
-// Write puts the spec of a claim in place, whole, over any older one. It does
-// not wait for the disk: the files are made anew when the driver starts.
+// Write puts the spec of a claim in place, whole, over any older one; one that
+// is just like it may stay. It does not wait for the disk: the files are made
+// anew when the driver starts.
 func (d *Dir) Write(claimUID string, spec *specs.Spec) error {
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("encode CDI spec of claim %s: %w", claimUID, err)
 	}
 	name := d.Path(claimUID)
+	// A driver that starts writes the specs of all claims, and mostly finds them:
+	// reading takes a fifth of the time.
+	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, data) {
+		return nil
+	}
 	tmp := name + temporary
 	err = os.WriteFile(tmp, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {

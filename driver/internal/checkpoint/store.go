@@ -49,7 +49,10 @@ type Store struct {
 type change struct {
 	apply   func(State) error
 	promise statefile.Promise
-	done    chan error
+	// looks means that apply only looks at the state, which it then gets as it
+	// is; others get a copy.
+	looks bool
+	done  chan error
 }
 
 // Open reads the checkpoint in the files base-a.json and base-b.json, or begins
@@ -69,7 +72,7 @@ func Open(ctx context.Context, base, bootID string) (*Store, error) {
 	if err := errors.Join(err, lock.Release()); err != nil {
 		return nil, fmt.Errorf("open checkpoint: %w", err)
 	}
-	if err := s.change(ctx, statefile.Kept, func(State) error { return errUnchanged }); err != nil {
+	if err := s.look(ctx, func(State) {}); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -146,40 +149,40 @@ func (s *Store) Mend(ctx context.Context, uuid string) error {
 
 // Leaks gives the leaks of this boot by UUID, as of now on disk.
 func (s *Store) Leaks(ctx context.Context) (leaks []Leak, err error) {
-	err = s.change(ctx, statefile.Kept, func(state State) error {
-		leaks = sorted(state.Leaks)
-		return errUnchanged
-	})
+	err = s.look(ctx, func(state State) { leaks = sorted(state.Leaks) })
 	return leaks, err
 }
 
 // Get gives the entry of a claim, as of now on disk.
 func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err error) {
-	err = s.change(ctx, statefile.Kept, func(state State) error {
-		e, ok = state.Claims[uid]
-		return errUnchanged
-	})
+	err = s.look(ctx, func(state State) { e, ok = state.Claims[uid] })
 	return e, ok, err
 }
 
 // List gives all entries by UID, as of now on disk.
 func (s *Store) List(ctx context.Context) (entries []Entry, err error) {
-	err = s.change(ctx, statefile.Kept, func(state State) error {
-		entries = sorted(state.Claims)
-		return errUnchanged
-	})
+	err = s.look(ctx, func(state State) { entries = sorted(state.Claims) })
 	return entries, err
 }
 
 // errUnchanged is what a change says that has nothing to write.
 var errUnchanged = errors.New("unchanged")
 
-// change applies f to the state on disk. Whoever finds nobody at work leads:
-// it takes everything that waits, applies it in order, writes once and tells
-// all. An error of f affects only f, which must not have changed the state
-// then.
+// look shows f the state on disk, which f must not change.
+func (s *Store) look(ctx context.Context, f func(State)) error {
+	return s.do(ctx, &change{looks: true, apply: func(state State) error { f(state); return errUnchanged }})
+}
+
+// change applies f to the state on disk. An error of f affects only f, which
+// must not have changed the state then.
 func (s *Store) change(ctx context.Context, promise statefile.Promise, f func(State) error) error {
-	c := &change{apply: f, promise: promise, done: make(chan error, 1)}
+	return s.do(ctx, &change{apply: f, promise: promise})
+}
+
+// do has a change done. Whoever finds nobody at work leads: it takes everything
+// that waits, applies it in order, writes once and tells all.
+func (s *Store) do(ctx context.Context, c *change) error {
+	c.done = make(chan error, 1)
 	s.mu.Lock()
 	s.pending = append(s.pending, c)
 	lead := !s.leading
@@ -243,9 +246,13 @@ func (s *Store) serve(ctx context.Context, batch []*change) {
 		fail(err)
 		return
 	}
-	next := s.state.clone()
+	next, copied := *s.state, false
 	changed, promise := false, statefile.Kept
 	for i, c := range batch {
+		if !c.looks && !copied {
+			// With many claims the copy takes longer than a look.
+			next, copied = next.clone(), true
+		}
 		switch err := c.apply(next); {
 		case err == nil:
 			changed, promise = true, max(promise, c.promise)

@@ -1,46 +1,17 @@
 package plugin_test
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
 
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/draconn"
+	"github.com/dra-lab/dra-lab/driver/internal/plugin/idle"
 )
-
-// idle is a plugin on the same helper that does nothing: what it takes is the
-// price of the helper and of the API.
-type idle struct{}
-
-func (idle) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	results := map[types.UID]kubeletplugin.PrepareResult{}
-	for _, c := range claims {
-		results[c.UID] = kubeletplugin.PrepareResult{}
-	}
-	return results, nil
-}
-
-func (idle) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
-	results := map[types.UID]error{}
-	for _, c := range claims {
-		results[c.UID] = nil
-	}
-	return results, nil
-}
-
-func (idle) HandleError(context.Context, error, string) {}
-
-func (idle) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
-	return kubeletplugin.ErrHealthNotSupported
-}
 
 const parallel = 12
 
@@ -52,9 +23,10 @@ func (m *machine) benchmarkClaims(b *testing.B) {
 }
 
 func (m *machine) idlePlugin(b *testing.B) *draconn.Conn {
-	helper, err := kubeletplugin.Start(b.Context(), idle{},
-		kubeletplugin.DriverName(api.DriverName), kubeletplugin.NodeName(nodeName), kubeletplugin.KubeClient(m.client),
-		kubeletplugin.PluginDataDirectoryPath(m.pluginDir()), kubeletplugin.RegistrarDirectoryPath(m.registrarDir()))
+	helper, err := idle.Start(b.Context(), idle.Config{
+		Driver: api.DriverName, Node: nodeName, Client: m.client,
+		PluginDir: m.pluginDir(), RegistrarDir: m.registrarDir(), OnError: func(err error) { b.Error(err) },
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +26,7 @@ import (
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/draconn"
+	"github.com/dra-lab/dra-lab/driver/draconn/kubelettest"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
@@ -200,37 +199,12 @@ func (m *machine) register(t testing.TB, uid types.UID) *kubelet {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	path := m.registration(uid)
-	for !exists(path) {
-		select {
-		case <-ctx.Done():
-			t.Fatal("no registration socket")
-		case <-time.After(time.Millisecond):
-		}
-	}
-	cc, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	p, err := kubelettest.Register(ctx, m.registration(uid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cc.Close()
-	client := registerapi.NewRegistrationClient(cc)
-	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := draconn.Open(ctx, info.Endpoint, draconn.WithServices(info.SupportedVersions))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	// Registered means serving: the very first call has to work.
-	if err := conn.WaitServing(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
-		t.Fatal(err)
-	}
-	return &kubelet{Conn: conn, info: info}
+	t.Cleanup(func() { p.Close() })
+	return &kubelet{Conn: p.Conn, info: p.Info}
 }
 
 func (m *machine) registration(uid types.UID) string {

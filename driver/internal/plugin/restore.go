@@ -78,6 +78,9 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 	if err := d.describe(uid, assigned); err != nil {
 		return err
 	}
+	if entry.BootID == d.cfg.BootID {
+		return nil // nothing about the entry has changed
+	}
 	return d.store.Complete(ctx, uid)
 }
 
@@ -108,8 +111,21 @@ func (d *Driver) sweep(ctx context.Context) error {
 		}
 		uids = append(uids, bound...)
 	}
+	// After the directories: what was there and is not in the checkpoint now
+	// belongs to nobody, or to a claim that is being unprepared.
+	entries, err := d.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	known := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		known[e.UID] = true
+	}
 	slices.Sort(uids)
 	for _, uid := range slices.Compact(uids) {
+		if known[uid] {
+			continue
+		}
 		if err := d.sweepClaim(ctx, uid); err != nil {
 			return fmt.Errorf("claim %s: %w", uid, err)
 		}

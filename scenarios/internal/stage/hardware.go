@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -24,7 +25,6 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/fault"
-	"github.com/dra-lab/dra-lab/lab/install"
 	"github.com/dra-lab/dra-lab/lab/timeline"
 )
 
@@ -113,6 +113,15 @@ func (s *Stage) OnNode(ctx context.Context, name string, argv ...string) (string
 	return string(out), err
 }
 
+// WriteOnNode writes a file of a node, whole.
+func (s *Stage) WriteOnNode(ctx context.Context, name, file string, data []byte, mode fs.FileMode) error {
+	node, err := s.node(ctx, name)
+	if err != nil {
+		return err
+	}
+	return node.WriteFile(ctx, file, data, mode)
+}
+
 func (s *Stage) node(ctx context.Context, name string) (cluster.Node, error) {
 	nodes, err := s.lab.Nodes(ctx)
 	if err != nil {
@@ -149,13 +158,26 @@ func isReady(p corev1.Pod) bool {
 	return false
 }
 
+// askDriver gets a path of the driver on a node.
+func (s *Stage) askDriver(ctx context.Context, node, path string) ([]byte, error) {
+	pod, err := s.DriverPod(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, "8080", path, nil).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask driver on node %q: %w", node, err)
+	}
+	return data, nil
+}
+
 // DriverStatus is what the driver on a node knows now.
 func (s *Stage) DriverStatus(ctx context.Context, node string) (api.DriverStatus, error) {
-	pod, err := s.DriverPod(ctx, node)
+	data, err := s.askDriver(ctx, node, api.PathStatus)
 	if err != nil {
 		return api.DriverStatus{}, err
 	}
-	status, err := install.AskDriver(ctx, s.Client, &pod)
+	status, err := api.ParseDriverStatus(data)
 	if err == nil && status.Node != node {
 		// Another cluster with the same Pod addresses on the same network.
 		err = fmt.Errorf("ask driver on node %q: the driver of node %q answered", node, status.Node)

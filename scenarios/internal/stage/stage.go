@@ -60,6 +60,9 @@ type Stage struct {
 	Namespace string
 	// Recorder records what happens in Namespace, nil before Begin.
 	Recorder *timeline.Recorder
+	// Unrecorded leaves Namespace out, before Begin: a scenario that starts
+	// hundreds of Pods would fill the timeline with nothing else.
+	Unrecorded bool
 
 	ended sync.Once
 }
@@ -172,8 +175,12 @@ func (s *Stage) begin(ctx context.Context) error {
 		return fmt.Errorf("make namespace of scenario %q: %w", s.scenario.Name, err)
 	}
 	s.Namespace = made.Name
+	recorded := s.Namespace
+	if s.Unrecorded {
+		recorded += "-unrecorded" // there is none of that name
+	}
 	s.Recorder, err = timeline.Start(ctx, s.config, timeline.Config{
-		Title: "scenario " + s.scenario.Name, Namespace: s.Namespace, Live: os.Stdout,
+		Title: "scenario " + s.scenario.Name, Namespace: recorded, Live: os.Stdout,
 	})
 	return err
 }

@@ -120,17 +120,30 @@ const EnvLimits = "DRA_LAB_LIMITS"
 func (s *Stage) Measure(t *testing.T, what string, from, to timeline.Event, limit time.Duration) {
 	t.Helper()
 	took := to.Time.Sub(from.Time)
+	text := fmt.Sprintf("%.3f s", took.Seconds())
+	s.judge(t, timeline.Event{Pod: to.Pod, Detail: what, Duration: took}, text, fmt.Sprintf("%.1f s", limit.Seconds()), took > limit)
+}
+
+// MeasureValue is Measure of something else than a time, in a unit such as
+// "times".
+func (s *Stage) MeasureValue(t *testing.T, what string, got, limit float64, unit string) {
+	t.Helper()
+	s.judge(t, timeline.Event{Detail: what, Value: got, Unit: unit}, fmt.Sprintf("%.3g %s", got, unit), fmt.Sprintf("%.3g %s", limit, unit), got > limit)
+}
+
+// judge notes a figure and what becomes of it.
+func (s *Stage) judge(t *testing.T, figure timeline.Event, got, limit string, missed bool) {
+	t.Helper()
 	verdict := "within"
-	if took > limit {
+	if missed {
 		verdict = "MISSED"
 		tell := t.Errorf
 		if os.Getenv(EnvLimits) == "report" {
 			tell = t.Logf
 		}
-		tell("%s took %.3f s, at most %.1f s allowed", what, took.Seconds(), limit.Seconds())
+		tell("%s: %s, at most %s allowed", figure.Detail, got, limit)
 	}
-	s.Recorder.Note(timeline.Event{
-		Component: timeline.Lab, Kind: timeline.Measured, Pod: to.Pod, Detail: what, Duration: took,
-		Text: fmt.Sprintf("measured: %s: %.3f s (%s %.1f s)", what, took.Seconds(), verdict, limit.Seconds()),
-	})
+	figure.Component, figure.Kind = timeline.Lab, timeline.Measured
+	figure.Text = fmt.Sprintf("measured: %s: %s (%s %s)", figure.Detail, got, verdict, limit)
+	s.Recorder.Note(figure)
 }

@@ -20,7 +20,10 @@ type Summary struct {
 type Figure struct {
 	Name    string  `json:"name"`
 	Pod     string  `json:"pod,omitempty"`
-	Seconds float64 `json:"seconds"`
+	Seconds float64 `json:"seconds,omitempty"`
+	// Value is of figures that are no times, in Unit.
+	Value float64 `json:"value,omitempty"`
+	Unit  string  `json:"unit,omitempty"`
 }
 
 // Summarize puts the results together, a summary per test. name turns a test's
@@ -64,7 +67,7 @@ func figures(scenario string, began time.Time) (path string, all []Figure) {
 	}
 	for _, e := range recorded.Events {
 		if e.Kind == timeline.Measured {
-			all = append(all, Figure{Name: e.Detail, Pod: e.Pod, Seconds: e.Duration.Seconds()})
+			all = append(all, Figure{Name: e.Detail, Pod: e.Pod, Seconds: e.Duration.Seconds(), Value: e.Value, Unit: e.Unit})
 		}
 	}
 	return path, all

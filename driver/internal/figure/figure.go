@@ -1,0 +1,24 @@
+// Package figure tells in a test's output how something measured compares with
+// its limit, in the words in which the scenarios do it: scripts/bench.sh makes a
+// table of both.
+package figure
+
+import (
+	"fmt"
+	"testing"
+)
+
+// AtMost tells of a figure, in this unit, and fails the test when it is over its
+// limit.
+func AtMost(tb testing.TB, what string, got, limit float64, unit string) {
+	tb.Helper()
+	verdict := "within"
+	if got > limit {
+		verdict = "MISSED"
+	}
+	// On one line of its own, without a position before it.
+	fmt.Fprintf(tb.Output(), "measured: %s: %.3g %s (%s %.3g %s)\n", what, got, unit, verdict, limit, unit)
+	if got > limit {
+		tb.Errorf("%s: %.3g %s, at most %.3g %s wanted", what, got, unit, limit, unit)
+	}
+}
