@@ -72,6 +72,7 @@ func (g *GPUs) Close() error { return g.events.close() }
 func describe(h nvml.Device, index int, gpu device.GPU) device.GPU {
 	gpu.Index, gpu.Name = index, api.DeviceName(index)
 	var problems []error
+	var err error
 	failed := func(what string, ret nvml.Return) bool {
 		if ret != nvml.SUCCESS {
 			problems = append(problems, fmt.Errorf("%s: %w", what, ret))
@@ -99,6 +100,9 @@ func describe(h nvml.Device, index int, gpu device.GPU) device.GPU {
 	}
 	if gpu.Minor, ret = h.GetMinorNumber(); failed("minor number", ret) {
 		gpu.Minor = -1
+	}
+	if gpu.Partitions, err = partitions(h, gpu.MemoryBytes); err != nil {
+		problems = append(problems, err)
 	}
 	if err := errors.Join(problems...); err != nil {
 		gpu.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")

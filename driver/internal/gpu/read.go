@@ -114,13 +114,17 @@ func readRecovery(r *reader, h nvml.Device) {
 // Usage says what runs on the GPU with this index. A GPU that does not tell
 // gives errors.ErrUnsupported.
 func (g *GPUs) Usage(index int) (device.Usage, error) {
-	h := g.handles[index]
+	return usage(g.handles[index], fmt.Sprintf("GPU %d", index))
+}
+
+// usage is that of a GPU or a partition, by its name.
+func usage(h nvml.Device, name string) (device.Usage, error) {
 	memory, ret := h.GetMemoryInfo()
 	if unsupported(ret) {
-		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %w (%w)", index, errors.ErrUnsupported, ret)
+		return device.Usage{}, fmt.Errorf("read memory of %s: %w (%w)", name, errors.ErrUnsupported, ret)
 	}
 	if ret != nvml.SUCCESS {
-		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %w", index, ret)
+		return device.Usage{}, fmt.Errorf("read memory of %s: %w", name, ret)
 	}
 	usage := device.Usage{UsedBytes: memory.Used, TotalBytes: memory.Total}
 	processes, ret := h.GetComputeRunningProcesses()
@@ -128,7 +132,7 @@ func (g *GPUs) Usage(index int) (device.Usage, error) {
 		if unsupported(ret) {
 			return usage, nil
 		}
-		return device.Usage{}, fmt.Errorf("list processes of GPU %d: %w", index, ret)
+		return device.Usage{}, fmt.Errorf("list processes of %s: %w", name, ret)
 	}
 	for _, p := range processes {
 		usage.Processes = append(usage.Processes, device.Process{PID: p.Pid, Bytes: p.UsedGpuMemory})
