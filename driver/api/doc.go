@@ -71,7 +71,7 @@ const (
 	// names the reading.
 	TaintTelemetry = DriverName + "/telemetry"
 	// TaintLeaked marks a GPU on which something of a claim stayed behind after
-	// that was unprepared; the value is LeakProcesses or LeakMemory.
+	// that was unprepared; the value is one of Leak...
 	TaintLeaked = DriverName + "/leaked"
 )
 
@@ -79,6 +79,7 @@ const (
 const (
 	LeakProcesses = "processes" // processes still use the GPU
 	LeakMemory    = "memory"    // memory in use did not come back to what it was
+	LeakPartition = "partition" // a partition could not be destroyed
 )
 
 // Places on the node. The driver's container sees them under the same paths.

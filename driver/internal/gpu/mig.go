@@ -3,7 +3,9 @@ package gpu
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -142,12 +144,17 @@ func inUse(ret nvml.Return) error {
 // Present are the partitions of a GPU that exist, whoever made them.
 func (g *GPUs) Present(gpu device.GPU) ([]device.GPU, error) {
 	var present []device.GPU
+	starts := map[int][]int{} // by kind
 	for _, part := range gpu.Parts() {
-		instance, err := g.instance(part)
-		if err != nil {
-			return nil, err
+		kind := part.Partition.Kind
+		if _, asked := starts[kind]; !asked {
+			placed, err := g.instances(part)
+			if err != nil {
+				return nil, err
+			}
+			starts[kind] = slices.Collect(maps.Keys(placed))
 		}
-		if instance != nil {
+		if slices.Contains(starts[kind], part.Partition.Start) {
 			present = append(present, part)
 		}
 	}
@@ -174,6 +181,15 @@ func (g *GPUs) PartitionUsage(part device.GPU) (device.Usage, error) {
 // instance finds the GPU instance of a partition by its place, nil if there is
 // none.
 func (g *GPUs) instance(part device.GPU) (nvml.GpuInstance, error) {
+	placed, err := g.instances(part)
+	if err != nil {
+		return nil, err
+	}
+	return placed[part.Partition.Start], nil
+}
+
+// instances are those of the profile of a partition, by their first memory slice.
+func (g *GPUs) instances(part device.GPU) (map[int]nvml.GpuInstance, error) {
 	if part.Partition == nil || part.Index < 0 || part.Index >= len(g.handles) {
 		return nil, fmt.Errorf("%s is no partition", part.Name)
 	}
@@ -186,16 +202,15 @@ func (g *GPUs) instance(part device.GPU) (nvml.GpuInstance, error) {
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("find %s: %w", part.Name, ret)
 	}
+	placed := make(map[int]nvml.GpuInstance, len(instances))
 	for _, i := range instances {
 		found, ret := i.GetInfo()
 		if ret != nvml.SUCCESS {
 			return nil, fmt.Errorf("find %s: %w", part.Name, ret)
 		}
-		if int(found.Placement.Start) == part.Partition.Start {
-			return i, nil
-		}
+		placed[int(found.Placement.Start)] = i
 	}
-	return nil, nil
+	return placed, nil
 }
 
 // computeInstances lists those of an instance that have all of it, and how such

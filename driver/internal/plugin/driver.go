@@ -100,8 +100,14 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	}
 	for _, gpu := range cfg.Hardware.List() {
 		gpu.Shared = cfg.Shared != nil && cfg.Shared(gpu)
+		if cfg.Partitions == nil {
+			gpu.Partitions = nil
+		}
 		d.gpus = append(d.gpus, gpu)
 		d.inventory.GPUs[gpu.Name] = gpu
+		for _, part := range gpu.Parts() {
+			d.inventory.GPUs[part.Name] = part
+		}
 	}
 	latched, err := d.readLatched()
 	if err != nil {

@@ -72,10 +72,14 @@ func (m *machine) hardwareDir() string  { return filepath.Join(m.root, "hw") }
 // inventory gives the node a number of GPUs.
 func (m *machine) inventory(t testing.TB, count int) {
 	t.Helper()
+	m.writeInventory(t, fmt.Sprintf(`{"gpus":[{"profile":"h100","count":%d}]}`, count))
+}
+
+func (m *machine) writeInventory(t testing.TB, content string) {
+	t.Helper()
 	if err := os.MkdirAll(m.hardwareDir(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	content := fmt.Sprintf(`{"gpus":[{"profile":"h100","count":%d}]}`, count)
 	if err := os.WriteFile(filepath.Join(m.hardwareDir(), api.InventoryName), []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +139,7 @@ func (m *machine) hardware(onError func(error)) (*gpu.GPUs, *simulated.Simulator
 
 func (m *machine) config(gpus *gpu.GPUs, sim *simulated.Simulator) plugin.Config {
 	return plugin.Config{
-		Node: nodeName, Client: m.client, Hardware: gpus, Binder: sim, Simulated: true,
+		Node: nodeName, Client: m.client, Hardware: gpus, Binder: sim, Partitions: gpus, Simulated: true,
 		BootID: "boot-1", Version: "test",
 		PluginDir: m.pluginDir(), RegistrarDir: m.registrarDir(), CDIDir: m.cdiDir(),
 		LeftoverWait: 50 * time.Millisecond,
