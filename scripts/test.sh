@@ -45,7 +45,7 @@ counted() {
 
 # The engine and the node image first: unit tests of the packages that work on them need both.
 trap finish EXIT
-bin/lab up --name "$cluster" --gpus simulated=h100:4,t4:1:shared
+bin/lab up --name "$cluster" --gpus simulated=h100:4,h100:1:mig,t4:1:shared
 go test -race "${unit[@]}" ./...
 # What comes from outside the driver, all fuzzers side by side.
 fuzzers=()

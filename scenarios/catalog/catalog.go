@@ -65,6 +65,10 @@ func All() []Scenario {
 			Proves: "claims have parts of one shared GPU's memory, as many as fit (needs a GPU that is shared)",
 		},
 		{
+			Name: "partitions", Test: "TestPartitions", Short: true, Nodes: true,
+			Proves: "claims have partitions of one GPU in MIG mode, and a fault of the GPU reaches all of them (needs a GPU in MIG mode)",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

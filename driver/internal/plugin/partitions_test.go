@@ -450,4 +450,3 @@ func TestKilledAtEveryPointWithPartitions(t *testing.T) {
 		})
 	}
 }
-
