@@ -317,6 +317,14 @@ func (m *machine) reservations(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	names := []string{}
+	parts, err := filepath.Glob(filepath.Join(m.hardwareDir(), "gpu-3", "mig", "*", "reservations", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range parts {
+		device := partitionOf(filepath.Join("mig", filepath.Base(filepath.Dir(filepath.Dir(p)))))
+		names = append(names, device+"/"+strings.TrimPrefix(strings.TrimSuffix(filepath.Base(p), ".json"), "uid-"))
+	}
 	for _, p := range paths {
 		device := filepath.Base(filepath.Dir(filepath.Dir(p)))
 		names = append(names, device+"/"+strings.TrimPrefix(strings.TrimSuffix(filepath.Base(p), ".json"), "uid-"))

@@ -46,6 +46,11 @@ func partitionClaims() []*resourceapi.ResourceClaim {
 	}
 }
 
+// partitionOf is the device that the hardware has in a directory.
+func partitionOf(dir string) string {
+	return map[string]string{upperHalfDir: upperHalf, firstDir: first, "mig/19-at-5": fifth, "mig/15-at-2": third}[dir]
+}
+
 // instances lists the directories of the partitions that the hardware has.
 func (m *machine) instances(t testing.TB) []string {
 	t.Helper()
