@@ -239,10 +239,6 @@ func (g *board) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo
 		for slices.ContainsFunc(all, func(i migInstance) bool { return i.ID == made.ID }) {
 			made.ID++
 		}
-		// First, so that every instance has them.
-		if err := g.partitionSite(p.id, int(at.Start)).make(); err != nil {
-			return nil, nvml.ERROR_OPERATING_SYSTEM
-		}
 		return append(all, made), nvml.SUCCESS
 	})
 	if ret != nvml.SUCCESS {
@@ -368,6 +364,11 @@ func (i *gpuInstance) CreateComputeInstance(info *nvml.ComputeInstanceProfileInf
 			return nil, nvml.ERROR_INVALID_ARGUMENT
 		case len(all[at].Compute) > 0:
 			return nil, nvml.ERROR_INSUFFICIENT_RESOURCES
+		}
+		// Before it is written, so that every device has its directories: whoever
+		// died while destroying the instance has removed them.
+		if err := i.site().make(); err != nil {
+			return nil, nvml.ERROR_OPERATING_SYSTEM
 		}
 		all[at].Compute = []uint32{0}
 		return all, nvml.SUCCESS

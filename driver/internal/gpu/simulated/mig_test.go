@@ -151,9 +151,16 @@ func TestInstanceThatWasNotFinishedIsFinished(t *testing.T) {
 	if _, ret := h.GetMigDeviceHandleByIndex(0); ret != nvml.ERROR_NOT_FOUND {
 		t.Errorf("a GPU instance alone is a device: %v", ret)
 	}
+	// Nor is one whose directories are gone, because it was about to be destroyed.
+	if err := os.RemoveAll(filepath.Join(n.dir, "gpu-0", "mig")); err != nil {
+		t.Fatal(err)
+	}
 	n.create(t, part)
 	if diff := cmp.Diff([]string{part.Name}, n.present(t)); diff != "" {
 		t.Errorf("present (-want +got):\n%s", diff)
+	}
+	if err := n.sim.Bind(part, "claim", device.Settings{}); err != nil {
+		t.Error(err)
 	}
 }
 
