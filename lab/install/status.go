@@ -38,13 +38,13 @@ type DriverState struct {
 
 // NodeState is one node of the cluster, with GPUs or without.
 type NodeState struct {
-	Name    string        `json:"name"`
-	Kubelet string        `json:"kubelet"` // version
-	Ready   bool          `json:"ready"`
+	Name    string `json:"name"`
+	Kubelet string `json:"kubelet"` // version
+	Ready   bool   `json:"ready"`
 	// Devices are as published, in the order of their numbers; partitions of GPUs
 	// in MIG mode only while a claim is prepared that has them.
 	Devices []DeviceState `json:"devices"`
-	Claims  []ClaimState  `json:"claims"`  // prepared on the node, by namespace and name
+	Claims  []ClaimState  `json:"claims"` // prepared on the node, by namespace and name
 }
 
 // DeviceState is one device that a node publishes. Health comes from the

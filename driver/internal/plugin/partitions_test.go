@@ -193,7 +193,7 @@ func TestPartitionsOfNobodyAreDestroyed(t *testing.T) {
 	}
 	defer sim.Shutdown()
 	defer gpus.Close()
-	make := func(names ...string) {
+	present := func(names ...string) {
 		for _, p := range gpus.List()[3].Parts() {
 			if slices.Contains(names, p.Name) {
 				if _, err := gpus.Create(p); err != nil {
@@ -203,7 +203,7 @@ func TestPartitionsOfNobodyAreDestroyed(t *testing.T) {
 		}
 	}
 	// At the start of the driver, unless they are used;
-	make(first, fifth)
+	present(first, fifth)
 	release := m.occupy(t, "gpu-3/"+firstDir)
 	d := m.start(t, nil)
 	k := m.register(t, "")
@@ -223,7 +223,7 @@ func TestPartitionsOfNobodyAreDestroyed(t *testing.T) {
 	same(t, "instances", []string{}, m.instances(t))
 	k.unprepare(t, "whole")
 	// One that is where a claim wants its own becomes that.
-	make(first)
+	present(first)
 	k.prepare(t, "other")
 	same(t, "instances", []string{firstDir}, m.instances(t))
 	k.unprepare(t, "other")

@@ -44,7 +44,7 @@ func newBoard(p profile, index int, uuid, dir string) *board {
 
 // makeDirs makes the places where the world outside acts on the GPU.
 func (g *board) makeDirs() error {
-	if err := g.site().make(); err != nil {
+	if err := g.site().create(); err != nil {
 		return fmt.Errorf("simulate GPU %d: %w", g.index, err)
 	}
 	return nil

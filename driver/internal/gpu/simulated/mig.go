@@ -50,8 +50,8 @@ type site string
 func (s site) processesDir() string    { return filepath.Join(string(s), api.ProcessesName) }
 func (s site) reservationsDir() string { return filepath.Join(string(s), "reservations") }
 
-// make makes the directories of the site.
-func (s site) make() error {
+// create makes the directories of the site.
+func (s site) create() error {
 	for _, dir := range []string{s.processesDir(), s.reservationsDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -367,7 +367,7 @@ func (i *gpuInstance) CreateComputeInstance(info *nvml.ComputeInstanceProfileInf
 		}
 		// Before it is written, so that every device has its directories: whoever
 		// died while destroying the instance has removed them.
-		if err := i.site().make(); err != nil {
+		if err := i.site().create(); err != nil {
 			return nil, nvml.ERROR_OPERATING_SYSTEM
 		}
 		all[at].Compute = []uint32{0}
