@@ -85,7 +85,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	d := &Driver{
 		cfg: cfg,
 		inventory: claim.Inventory{
-			Driver: api.DriverName, Pool: cfg.Node, GPUs: map[string]device.GPU{},
+			Driver: api.DriverName, Pool: cfg.Node,
 		},
 		store:     store,
 		cdi:       cdi.NewDir(cfg.CDIDir),
@@ -104,11 +104,8 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 			gpu.Partitions = nil
 		}
 		d.gpus = append(d.gpus, gpu)
-		d.inventory.GPUs[gpu.Name] = gpu
-		for _, part := range gpu.Parts() {
-			d.inventory.GPUs[part.Name] = part
-		}
 	}
+	d.inventory.GPUs = devices(d.gpus)
 	latched, err := d.readLatched()
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)

@@ -63,7 +63,7 @@ func (d *Driver) healthReport(all bool) kubeletplugin.DeviceHealthReport {
 		}
 		report.Devices = append(report.Devices, h)
 		// What is wrong with a GPU is wrong with every part of it.
-		for _, part := range d.gpus[s.Index].Parts() {
+		for _, part := range d.whole(s.Index).Parts() {
 			h.DeviceName = part.Name
 			report.Devices = append(report.Devices, h)
 		}

@@ -23,6 +23,21 @@ import (
 // may go. A claim is in the checkpoint before its partition is made, and until
 // after it is destroyed.
 
+// devices are GPUs and their partitions by name.
+func devices(gpus []device.GPU) map[string]device.GPU {
+	all := make(map[string]device.GPU, len(gpus))
+	for _, gpu := range gpus {
+		all[gpu.Name] = gpu
+		for _, part := range gpu.Parts() {
+			all[part.Name] = part
+		}
+	}
+	return all
+}
+
+// whole is the GPU with this index.
+func (d *Driver) whole(index int) device.GPU { return d.inventory.GPUs[api.DeviceName(index)] }
+
 // lockGPU keeps everybody else from the partitions of a GPU. It may be taken by
 // whoever has the lock of a claim, and not the other way round.
 func (d *Driver) lockGPU(ctx context.Context, gpu device.GPU) (*statefile.Lock, error) {
@@ -50,7 +65,7 @@ func (d *Driver) cut(ctx context.Context, assigned []claim.Assignment, fresh boo
 	baselines = map[string]uint64{}
 	for i := range assigned {
 		a := &assigned[i]
-		if a.Monitor || len(d.gpus[a.GPU.Index].Partitions) == 0 {
+		if a.Monitor || len(d.whole(a.GPU.Index).Partitions) == 0 {
 			continue
 		}
 		uuid, bytes, err := d.cutOne(ctx, a.GPU, fresh)
@@ -75,7 +90,7 @@ func (d *Driver) cutOne(ctx context.Context, gpu device.GPU, fresh bool) (uuid s
 		return "", nil, err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	present, err := d.cfg.Partitions.Present(d.gpus[gpu.Index])
+	present, err := d.cfg.Partitions.Present(d.whole(gpu.Index))
 	if err != nil {
 		return "", nil, fmt.Errorf("device %q: %w", gpu.Name, err)
 	}
