@@ -207,7 +207,9 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		Events: broadcaster.NewRecorder(scheme.Scheme, api.DriverName),
 		Node:   f.node, Client: client,
 		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
-		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
+		// Only because they are simulated: nobody's real GPU is cut.
+		Partitions: gpus,
+		PodUID:     types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
 		PluginDir: below(f.kubeletDir, api.PluginDir), RegistrarDir: below(f.kubeletDir, api.RegistrarDir), CDIDir: f.cdiDir,
 		Reports: reports, Rules: f.rules,
 	})

@@ -56,7 +56,7 @@ func newUp(l *lab) *cobra.Command {
 rolls out the lab's driver. What is there already and unchanged is left alone, so it is
 safe to repeat, and after an interruption it goes on where it stopped.`,
 		Example: `  lab up
-  lab up --gpus simulated=h100:8
+  lab up --gpus simulated=h100:3,h100:1:mig,t4:2:shared
   lab up --kubernetes v1.36.3 --name older`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,7 +67,7 @@ safe to repeat, and after an interruption it goes on where it stopped.`,
 	cmd.Flags().StringVar(&o.config, "config", "", "kind config `file` (default "+defaultConfig+", else one control plane and two workers)")
 	versionFlag(cmd, &o.kubernetes, "kubernetes", "", "Kubernetes `version`; any that can be pulled or built (default: kind's own where a registry answers, else "+nodeimage.DefaultKubernetes+" from source)")
 	cmd.Flags().StringVar(&o.nodeImage, "node-image", "", "node `image` to use as it is, instead of looking one up for --kubernetes")
-	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "`mode`: auto, simulated[=PROFILE:COUNT,...] or passthrough")
+	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "`mode`: auto, simulated[=PROFILE:COUNT[:mig|:shared],...] or passthrough")
 	cmd.Flags().DurationVar(&o.wait, "wait", 4*time.Minute, "how long nodes get to become ready")
 	cmd.Flags().BoolVar(&o.retain, "retain", false, "keep the nodes of a cluster that does not come up, to look at them")
 	return cmd

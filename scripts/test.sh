@@ -56,7 +56,7 @@ if [ "$size" = all ] && [ "$(id -u)" = 0 ] && [ "$(cat /proc/sys/fs/inotify/max_
 fi
 
 # The engine and the node image first: unit tests of the packages that work on them need both.
-bin/lab up --name "$cluster" --gpus simulated=h100:12,t4:1:shared
+bin/lab up --name "$cluster" --gpus simulated=h100:12,h100:1:mig,t4:1:shared
 go test -race "${unit[@]}" ./...
 # What comes from outside the driver, all fuzzers side by side.
 fuzzers=()

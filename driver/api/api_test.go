@@ -25,6 +25,14 @@ func TestInventoryShortForm(t *testing.T) {
 		{in: "h100:many", err: `count "many" is not a number`},
 		{in: "k80:1", err: `unknown profile "k80", have a100, b200`},
 		{in: "h100:1000,t4:25", err: "1025 GPUs"},
+		{in: "h100:1:mig,t4:shared", want: []string{"h100", "t4"}},
+		{in: "t4:1:mig", err: `profile "t4" has no MIG mode, those that have are a100, b200, h100, h200`},
+		{in: "l4:mig", err: `profile "l4" has no MIG mode`},
+		{in: "h100:1:mig:shared", err: "either shared or in MIG mode"},
+		{in: "h100:shared:mig", err: "either shared or in MIG mode"},
+		{in: "h100:1:gim", err: `"gim" after the count, want shared or mig`},
+		{in: "h100:1:2", err: `"2" after the count`},
+		{in: "a100:65:mig", err: "65 GPUs in MIG mode, at most 64"},
 	} {
 		t.Run(tc.in, func(t *testing.T) {
 			got, err := api.ParseGPUs(tc.in)
@@ -41,7 +49,9 @@ func TestInventoryShortForm(t *testing.T) {
 func TestInventoryFile(t *testing.T) {
 	for _, tc := range []struct{ name, in, want, err string }{
 		{name: "one model", in: `{"gpus":[{"profile":"h100","count":4}]}`, want: "h100:4"},
-		{name: "unknown field", in: `{"gpus":[{"profile":"h100","count":4,"mig":true}]}`, err: "mig"},
+		{name: "MIG mode", in: `{"gpus":[{"profile":"h100","count":4,"mig":true},{"profile":"t4","count":1,"shared":true}]}`, want: "h100:4:mig,t4:1:shared"},
+		{name: "no MIG mode", in: `{"gpus":[{"profile":"l4","count":4,"mig":true}]}`, err: "no MIG mode"},
+		{name: "unknown field", in: `{"gpus":[{"profile":"h100","count":4,"gim":true}]}`, err: "gim"},
 		{name: "nothing", in: ``, err: "empty"},
 		{name: "no GPUs", in: `{"gpus":[]}`, err: "no GPUs"},
 		{name: "two values", in: `{"gpus":[{"profile":"h100","count":4}]}{}`, err: "follows"},

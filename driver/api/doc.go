@@ -13,8 +13,10 @@ const (
 	// allocation results, in opaque configuration and on the registration
 	// socket.
 	DriverName = "gpu.lab.example"
-	// DeviceClassName selects every device of the driver.
+	// DeviceClassName selects every whole GPU of the driver.
 	DeviceClassName = "gpu.lab.example"
+	// MIGDeviceClassName selects every partition of a GPU in MIG mode.
+	MIGDeviceClassName = "mig.gpu.lab.example"
 	// Namespace is where the lab installs itself.
 	Namespace = "dra-lab"
 	// DaemonSetName is the driver's DaemonSet in Namespace.
@@ -30,7 +32,7 @@ const (
 // kernel tells it: resource.kubernetes.io/pciBusID (0000:17:00.0), pcieRoot
 // (pci0000:15) and numaNode (a number).
 const (
-	AttributeType              = "type"                  // string, always "gpu" for a whole GPU
+	AttributeType              = "type"                  // string, TypeGPU or TypeMIG
 	AttributeUUID              = "uuid"                  // string, "GPU-..."
 	AttributeProductName       = "productName"           // string, as NVML says it
 	AttributeBrand             = "brand"                 // string
@@ -40,10 +42,19 @@ const (
 	AttributeCUDAVersion       = "cudaDriverVersion"     // version
 	AttributeIndex             = "index"                 // int, NVML's index
 	AttributeSimulated         = "simulated"             // bool
+	// Of a partition, which has no AttributeUUID: it gets one when it is made.
+	// AttributeIndex is that of its GPU.
+	AttributeProfile    = "profile"    // string, "1g.10gb"
+	AttributeParentUUID = "parentUUID" // string, "GPU-..."
+	AttributeParent     = "parent"     // string, name of the GPU's own device, "gpu-0"
+	AttributePlacement  = "placement"  // int, its first memory slice
 	// CapacityMemory is the frame buffer in bytes.
 	CapacityMemory = "memory"
-	// TypeGPU is the value of AttributeType.
+	// CapacityProcessors are the multiprocessors of a partition.
+	CapacityProcessors = "multiprocessors"
+	// Values of AttributeType: a whole GPU, and a partition of one.
 	TypeGPU = "gpu"
+	TypeMIG = "mig"
 )
 
 // Keys of the taints that the driver puts on devices in its ResourceSlices.
@@ -64,7 +75,7 @@ const (
 	// is could not be read; the value is UnreadableInventory.
 	TaintUnreadable = DriverName + "/unreadable"
 	// TaintLeaked marks a GPU on which something of a claim stayed behind after
-	// that was unprepared; the value is LeakProcesses or LeakMemory.
+	// that was unprepared; the value is one of Leak...
 	TaintLeaked = DriverName + "/leaked"
 )
 
@@ -76,6 +87,7 @@ const UnreadableInventory = "inventory"
 const (
 	LeakProcesses = "processes" // processes still use the GPU
 	LeakMemory    = "memory"    // memory in use did not come back to what it was
+	LeakPartition = "partition" // a partition could not be destroyed
 )
 
 // Places on the node. The driver's container sees them under the same paths.

@@ -27,10 +27,24 @@ type GPUs struct {
 	Count   int    `json:"count"`   // at least 1
 	// Shared lets claims have a part of a GPU's memory each.
 	Shared bool `json:"shared,omitempty"`
+	// MIG has the GPUs in MIG mode: claims may have partitions of them, which
+	// the hardware keeps apart. Only for MIGProfiles, and not with Shared.
+	MIG bool `json:"mig,omitempty"`
 }
 
-// sharedWord ends the short form of GPUs that are shared.
-const sharedWord = "shared"
+// MIGProfiles are those of Profiles that know MIG mode, in alphabetical order.
+func MIGProfiles() []string {
+	return []string{"a100", "b200", "h100", "h200"}
+}
+
+// maxMIG bounds the GPUs in MIG mode: each is published as some 26 devices.
+const maxMIG = 64
+
+// The words that end the short form of GPUs, after profile and count.
+const (
+	sharedWord = "shared"
+	migWord    = "mig"
+)
 
 // Inventory is the content of InventoryName: the simulated GPUs of one node,
 // in the order of their index. Devices are named gpu-0, gpu-1 and so on
@@ -57,20 +71,29 @@ func ParseInventory(data []byte) (Inventory, error) {
 }
 
 // ParseGPUs reads the short form of an inventory, "h100:4" or
-// "h100:2,t4:2:shared". A profile without a count means one GPU.
+// "h100:1:mig,t4:2:shared". A profile without a count means one GPU.
 func ParseGPUs(s string) (Inventory, error) {
 	var inv Inventory
 	for part := range strings.SplitSeq(s, ",") {
-		part, shared := strings.CutSuffix(part, ":"+sharedWord)
-		profile, count, found := strings.Cut(part, ":")
-		n := 1
-		if found {
-			var err error
-			if n, err = strconv.Atoi(count); err != nil {
-				return Inventory{}, fmt.Errorf("parse GPUs %q: count %q is not a number", s, count)
+		fields := strings.Split(part, ":")
+		g := GPUs{Profile: fields[0], Count: 1}
+		for i, field := range fields[1:] {
+			switch {
+			case field == sharedWord:
+				g.Shared = true
+			case field == migWord:
+				g.MIG = true
+			case i > 0:
+				return Inventory{}, fmt.Errorf("parse GPUs %q: %q after the count, want %s or %s", s, field, sharedWord, migWord)
+			default:
+				n, err := strconv.Atoi(field)
+				if err != nil {
+					return Inventory{}, fmt.Errorf("parse GPUs %q: count %q is not a number", s, field)
+				}
+				g.Count = n
 			}
 		}
-		inv.GPUs = append(inv.GPUs, GPUs{Profile: profile, Count: n, Shared: shared})
+		inv.GPUs = append(inv.GPUs, g)
 		if len(inv.GPUs) > MaxGPUs {
 			return Inventory{}, fmt.Errorf("parse GPUs: more than %d entries", MaxGPUs)
 		}
@@ -89,6 +112,9 @@ func (inv Inventory) String() string {
 		if g.Shared {
 			part += ":" + sharedWord
 		}
+		if g.MIG {
+			part += ":" + migWord
+		}
 		parts = append(parts, part)
 	}
 	return strings.Join(parts, ",")
@@ -104,21 +130,27 @@ func (inv Inventory) Profiles() []string {
 }
 
 // Shared says whether the GPU of an index is shared.
-func (inv Inventory) Shared(index int) bool {
+func (inv Inventory) Shared(index int) bool { return inv.at(index).Shared }
+
+// MIG says whether the GPU of an index is in MIG mode.
+func (inv Inventory) MIG(index int) bool { return inv.at(index).MIG }
+
+// at is the entry that the GPU of an index belongs to, empty for an unknown one.
+func (inv Inventory) at(index int) GPUs {
 	for _, g := range inv.GPUs {
 		if index < g.Count {
-			return g.Shared
+			return g
 		}
 		index -= g.Count
 	}
-	return false
+	return GPUs{}
 }
 
 func (inv Inventory) validate() error {
 	if len(inv.GPUs) == 0 {
 		return fmt.Errorf("no GPUs")
 	}
-	total := 0
+	total, mig := 0, 0
 	for _, g := range inv.GPUs {
 		if !slices.Contains(Profiles(), g.Profile) {
 			return fmt.Errorf("unknown profile %q, have %s", g.Profile, strings.Join(Profiles(), ", "))
@@ -126,7 +158,19 @@ func (inv Inventory) validate() error {
 		if g.Count < 1 || g.Count > MaxGPUs {
 			return fmt.Errorf("profile %q: count %d, want 1 to %d", g.Profile, g.Count, MaxGPUs)
 		}
+		if g.MIG {
+			if !slices.Contains(MIGProfiles(), g.Profile) {
+				return fmt.Errorf("profile %q has no MIG mode, those that have are %s", g.Profile, strings.Join(MIGProfiles(), ", "))
+			}
+			if g.Shared {
+				return fmt.Errorf("profile %q: a GPU is either %s or in MIG mode", g.Profile, sharedWord)
+			}
+			mig += g.Count
+		}
 		total += g.Count
+	}
+	if mig > maxMIG {
+		return fmt.Errorf("%d GPUs in MIG mode, at most %d allowed", mig, maxMIG)
 	}
 	if total > MaxGPUs {
 		return fmt.Errorf("%d GPUs, at most %d allowed", total, MaxGPUs)

@@ -51,7 +51,9 @@ func TestManifestsUseTheNamesOfTheAPI(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"kind":"DeviceClass","metadata":{"labels":{"app.kubernetes.io/part-of":"dra-lab"},"name":"` + api.DeviceClassName + `"}`,
-		`"device.driver == \"` + api.DriverName + `\""`,
+		`"name":"` + api.MIGDeviceClassName + `"}`,
+		`"device.driver == \"` + api.DriverName + `\" \u0026\u0026 device.attributes[\"` + api.DriverName + `\"].` + api.AttributeType + ` == \"` + api.TypeGPU + `\""`,
+		`"device.driver == \"` + api.DriverName + `\" \u0026\u0026 device.attributes[\"` + api.DriverName + `\"].` + api.AttributeType + ` == \"` + api.TypeMIG + `\""`,
 		`"namespace":"` + api.Namespace + `"`,
 		`"app.kubernetes.io/name":"` + api.AppLabel + `"`,
 		`"name":"` + api.DaemonSetName + `"`,
@@ -114,6 +116,7 @@ func TestApplyKeepsTheOrderAndOwnsItsFields(t *testing.T) {
 		"validatingadmissionpolicies/resourceslices.gpu.lab.example",
 		"validatingadmissionpolicybindings/resourceslices.gpu.lab.example",
 		"deviceclasses/gpu.lab.example",
+		"deviceclasses/mig.gpu.lab.example",
 		"validatingadmissionpolicies/config.gpu.lab.example",
 		"validatingadmissionpolicybindings/config.gpu.lab.example",
 		"configmaps/lab", "daemonsets/driver",

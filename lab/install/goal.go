@@ -134,13 +134,21 @@ func (g goal) sliceState(node string, all []*resourcev1.ResourceSlice) string {
 	}
 	devices := 0
 	for _, s := range pool {
-		devices += len(s.Spec.Devices)
+		for _, d := range s.Spec.Devices {
+			// How many partitions a GPU in MIG mode has is its own affair.
+			if !partition(d) {
+				devices++
+			}
+		}
 	}
 	if devices != g.devices {
 		return fmt.Sprintf("%d of %d devices", devices, g.devices)
 	}
 	return ""
 }
+
+// partition says whether a device is a part of another one, a GPU in MIG mode.
+func partition(d resourcev1.Device) bool { return text(d, api.AttributeType) == api.TypeMIG }
 
 // newest returns the driver's slices on node that have the highest generation
 // of their pool, by name.

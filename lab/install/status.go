@@ -39,11 +39,13 @@ type DriverState struct {
 
 // NodeState is one node of the cluster, with GPUs or without.
 type NodeState struct {
-	Name    string        `json:"name"`
-	Kubelet string        `json:"kubelet"` // version
-	Ready   bool          `json:"ready"`
-	Devices []DeviceState `json:"devices"` // as published, in the order of their numbers
-	Claims  []ClaimState  `json:"claims"`  // prepared on the node, by namespace and name
+	Name    string `json:"name"`
+	Kubelet string `json:"kubelet"` // version
+	Ready   bool   `json:"ready"`
+	// Devices are as published, in the order of their numbers; partitions of GPUs
+	// in MIG mode only while a claim is prepared that has them.
+	Devices []DeviceState `json:"devices"`
+	Claims  []ClaimState  `json:"claims"` // prepared on the node, by namespace and name
 }
 
 // DeviceState is one device that a node publishes. Health comes from the
@@ -245,12 +247,25 @@ func (o observation) devices(node string) []DeviceState {
 		pointers = append(pointers, &o.slices[i])
 	}
 	devices := []DeviceState{}
+	claimed := map[string]bool{}
+	for _, c := range o.prepared(node) {
+		for _, name := range c.Devices {
+			claimed[name] = true
+		}
+	}
 	for _, s := range newest(node, pointers) {
 		for _, d := range s.Spec.Devices {
+			whole := d.Name
+			if partition(d) {
+				if !claimed[d.Name] {
+					continue
+				}
+				whole = text(d, api.AttributeParent)
+			}
 			device := DeviceState{
 				Name:    d.Name,
 				UUID:    text(d, api.AttributeUUID),
-				Product: text(d, api.AttributeProductName),
+				Product: strings.TrimSpace(text(d, api.AttributeProductName) + " " + text(d, api.AttributeProfile)),
 				Health:  api.HealthUnknown,
 				Taints:  []string{},
 			}
@@ -258,7 +273,7 @@ func (o observation) devices(node string) []DeviceState {
 				device.Taints = append(device.Taints, taintText(t))
 			}
 			for _, known := range o.answers[node].Devices {
-				if known.Name == d.Name {
+				if known.Name == whole {
 					device.Health, device.Message = known.Health, known.Message
 				}
 			}

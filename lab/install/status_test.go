@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 )
@@ -37,6 +38,16 @@ func clusterNode(name, kubelet string, ready bool) *corev1.Node {
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}},
 		},
 	}
+}
+
+// part is a partition of a GPU.
+func part(name, parent string) resourcev1.Device {
+	return resourcev1.Device{Name: name, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+		api.AttributeType:        {StringValue: ptr.To(api.TypeMIG)},
+		api.AttributeParent:      {StringValue: ptr.To(parent)},
+		api.AttributeProductName: {StringValue: ptr.To("NVIDIA H100 80GB HBM3")},
+		api.AttributeProfile:     {StringValue: ptr.To("1g.10gb")},
+	}}
 }
 
 func gpu(name, uuid string, taints ...resourcev1.DeviceTaint) resourcev1.Device {
@@ -72,6 +83,7 @@ func exampleCluster() (clients, func(context.Context, corev1.Pod) (api.DriverSta
 	worker := slice("lab-worker", "w", 1, 1)
 	worker.Spec.Devices = []resourcev1.Device{
 		gpu("gpu-10", "GPU-10"),
+		part("gpu-10-mig-1g10gb-0", "gpu-10"), part("gpu-10-mig-1g10gb-1", "gpu-10"),
 		gpu("gpu-2", "GPU-2", resourcev1.DeviceTaint{Key: api.TaintXID, Value: "79", Effect: resourcev1.DeviceTaintEffectNoExecute}),
 	}
 	worker2 := slice("lab-worker2", "w2", 4, 1)
@@ -108,6 +120,7 @@ func exampleCluster() (clients, func(context.Context, corev1.Pod) (api.DriverSta
 			Claims: []api.PreparedClaim{
 				{UID: "b", Namespace: "training", Name: "rank-1", Devices: []string{"gpu-10", "gpu-2"}, Completed: true},
 				{UID: "a", Namespace: "training", Name: "rank-0", Devices: []string{"gpu-10"}, Completed: true},
+				{UID: "c", Namespace: "training", Name: "small", Devices: []string{"gpu-10-mig-1g10gb-0"}, Completed: true},
 			},
 		}, nil
 	}

@@ -74,7 +74,9 @@ func slice(node, name string, generation, count int64, devices ...string) *resou
 }
 
 func four(node string) *resourcev1.ResourceSlice {
-	return slice(node, node, 1, 1, "gpu-0", "gpu-1", "gpu-2", "gpu-3")
+	s := slice(node, node, 1, 1, "gpu-0", "gpu-1", "gpu-2", "gpu-3")
+	s.Spec.Devices = append(s.Spec.Devices, part("gpu-3-mig-1g10gb-0", "gpu-3")) // which is not a fifth
+	return s
 }
 
 func rolledOut() *appsv1.DaemonSet {

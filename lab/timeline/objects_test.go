@@ -9,6 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-lab/dra-lab/driver/api"
 )
 
 func claim(changes ...func(*resourcev1.ResourceClaim)) *resourcev1.ResourceClaim {
@@ -83,7 +86,11 @@ func slice(taints ...resourcev1.DeviceTaint) *resourcev1.ResourceSlice {
 		ObjectMeta: metav1.ObjectMeta{Name: "slice"},
 		Spec: resourcev1.ResourceSliceSpec{
 			NodeName: &node, Pool: resourcev1.ResourcePool{Name: "worker"},
-			Devices: []resourcev1.Device{{Name: "gpu-0"}, {Name: "gpu-1", Taints: taints}},
+			Devices: []resourcev1.Device{{Name: "gpu-0"}, {Name: "gpu-1", Taints: taints}, {
+				// What is wrong with a GPU is told once, not of each of its partitions.
+				Name: "gpu-1-mig-1g10gb-0", Taints: taints,
+				Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{api.AttributeType: {StringValue: ptr.To(api.TypeMIG)}},
+			}},
 		},
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/dra-lab/dra-lab/driver/api"
 )
 
 // sliceChange says what it means that a ResourceSlice was old and is now. old is
@@ -34,6 +36,10 @@ func sliceChange(old, now *resourcev1.ResourceSlice, at time.Time) []Event {
 		})
 	}
 	for _, device := range now.Spec.Devices {
+		if t := device.Attributes[api.AttributeType].StringValue; t != nil && *t == api.TypeMIG {
+			// Whatever taints a partition taints the GPU: once is enough.
+			continue
+		}
 		before := taintsOf(old, device.Name)
 		for _, t := range device.Taints {
 			if !contains(before, t) {

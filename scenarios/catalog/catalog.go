@@ -73,6 +73,10 @@ func All() []Scenario {
 			Proves: "lab/probe comes to the kubelet's verdicts: each kind of probe and handler, each threshold, each way to fail",
 		},
 		{
+			Name: "partitions", Test: "TestPartitions", Short: true, Nodes: true,
+			Proves: "claims have partitions of one GPU in MIG mode, and a fault of the GPU reaches all of them (needs a GPU in MIG mode)",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

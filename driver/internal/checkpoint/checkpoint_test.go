@@ -50,7 +50,7 @@ func start(t *testing.T, s *checkpoint.Store, e checkpoint.Entry, complete bool)
 		t.Fatal(err)
 	}
 	if complete {
-		if err := s.Complete(t.Context(), e.UID); err != nil {
+		if err := s.Complete(t.Context(), e.UID, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,7 +154,7 @@ func TestClaimWithOtherDevicesIsRefused(t *testing.T) {
 }
 
 func TestCompleteNeedsAStart(t *testing.T) {
-	if err := open(t, path(t), "boot-1").Complete(t.Context(), "a"); err == nil {
+	if err := open(t, path(t), "boot-1").Complete(t.Context(), "a", nil); err == nil {
 		t.Error("a claim was completed that nobody started")
 	}
 }
@@ -209,7 +209,7 @@ func TestTwoDriversShareACheckpoint(t *testing.T) {
 			if n := holders[device].Add(1); n != 1 {
 				t.Errorf("gpu-%d has %d holders", device, n)
 			}
-			if err := s.Complete(t.Context(), uid); err != nil {
+			if err := s.Complete(t.Context(), uid, nil); err != nil {
 				t.Error(err)
 			}
 			// The other driver sees it at once.
@@ -305,7 +305,7 @@ func BenchmarkStartCompleteRemove(b *testing.B) {
 				if _, err := s.Start(b.Context(), entry("a", "gpu-0")); err != nil {
 					b.Fatal(err)
 				}
-				if err := s.Complete(b.Context(), "a"); err != nil {
+				if err := s.Complete(b.Context(), "a", nil); err != nil {
 					b.Fatal(err)
 				}
 				if err := s.Remove(b.Context(), "a"); err != nil {

@@ -60,6 +60,10 @@ type Device struct {
 	Share string `json:"share,omitempty"`
 	// MemoryBytes is all of the device's memory, if the claim has a share.
 	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
+	// Partition is set when the device is a partition of a GPU: then the claim
+	// holds this part of the GPU, and UUID tells which it is. A driver that does
+	// not know partitions ignores it.
+	Partition *Partition `json:"partition,omitempty"`
 	// Settings are those that the device has for the claim.
 	Settings device.Settings `json:"settings,omitzero"`
 	// BaselineBytes is the memory in use before the claim was prepared, nil if
@@ -67,6 +71,30 @@ type Device struct {
 	// shares of a device have the same one, from before the first of them: it is
 	// where the device should be when the last one is given back.
 	BaselineBytes *uint64 `json:"baselineBytes,omitempty"`
+}
+
+// Partition is the place of a partition on its GPU.
+type Partition struct {
+	Parent string `json:"parent"` // the GPU's own device, "gpu-0"
+	Start  int    `json:"start"`  // first memory slice
+	Size   int    `json:"size"`   // memory slices
+}
+
+// overlaps says whether two devices have something of one GPU in common.
+func (d Device) overlaps(other Device) bool {
+	if d.Pool != other.Pool {
+		return false
+	}
+	switch p, o := d.Partition, other.Partition; {
+	case p == nil && o == nil:
+		return d.Name == other.Name
+	case p == nil:
+		return d.Name == o.Parent
+	case o == nil:
+		return p.Parent == other.Name
+	default:
+		return p.Parent == o.Parent && device.Overlap(p.Start, p.Size, o.Start, o.Size)
+	}
 }
 
 // Names are the names of the entry's devices, in its order.
@@ -152,6 +180,13 @@ func (s State) start(want Entry) (Entry, error) {
 			want.Devices[i].BaselineBytes = other.BaselineBytes
 		}
 	}
+	for i, d := range want.Devices {
+		for _, other := range want.Devices[:i] {
+			if !d.Monitor && !other.Monitor && d.Name != other.Name && d.overlaps(other) {
+				return Entry{}, fmt.Errorf("device %q: %q of the same claim has a part of it", d.Name, other.Name)
+			}
+		}
+	}
 	want.Phase = Started
 	s.Claims[want.UID] = want
 	return want, nil
@@ -182,8 +217,11 @@ func (s State) free(d Device, uid string) error {
 		}
 		e := s.Claims[other]
 		for _, held := range e.Devices {
-			if held.Monitor || held.Pool != d.Pool || held.Name != d.Name {
+			if held.Monitor || !d.overlaps(held) {
 				continue
+			}
+			if held.Name != d.Name {
+				return fmt.Errorf("device %q: %w: %s/%s (%s) has %q of the same GPU", d.Name, ErrHeld, e.Namespace, e.Name, e.UID, held.Name)
 			}
 			if d.Share == "" || held.Share == "" || d.Share == held.Share {
 				return fmt.Errorf("device %q: %w: %s/%s (%s)", d.Name, ErrHeld, e.Namespace, e.Name, e.UID)

@@ -103,8 +103,9 @@ func (s *Store) Start(ctx context.Context, want Entry) (Entry, error) {
 }
 
 // Complete records that everything about the claim is done. The claim must
-// have been started.
-func (s *Store) Complete(ctx context.Context, uid string) error {
+// have been started. Baselines, by device, are for what did not exist yet when it
+// was; nil is allowed.
+func (s *Store) Complete(ctx context.Context, uid string, baselines map[string]uint64) error {
 	return s.change(ctx, statefile.Durable, func(state State) error {
 		e, ok := state.Claims[uid]
 		if !ok {
@@ -112,6 +113,12 @@ func (s *Store) Complete(ctx context.Context, uid string) error {
 		}
 		if e.Phase == Completed && e.BootID == s.bootID {
 			return errUnchanged
+		}
+		e.Devices = slices.Clone(e.Devices)
+		for i := range e.Devices {
+			if bytes, ok := baselines[e.Devices[i].Name]; ok {
+				e.Devices[i].BaselineBytes = &bytes
+			}
 		}
 		e.Phase, e.BootID, e.Since = Completed, s.bootID, time.Now().UTC()
 		state.Claims[uid] = e

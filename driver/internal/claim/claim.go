@@ -28,7 +28,7 @@ type Assignment struct {
 	// there is one: "gpu", "gpu/large".
 	Request string
 	Pool    string
-	GPU     device.GPU
+	GPU     device.GPU // or a partition of one
 	// Monitor means admin access: the claim looks at the device and does not
 	// hold it.
 	Monitor bool
@@ -42,9 +42,9 @@ type Assignment struct {
 
 // Inventory is what a node has.
 type Inventory struct {
-	Driver string // only results of this driver are looked at
-	Pool   string // the pool of this node
-	GPUs   map[string]device.GPU
+	Driver string                // only results of this driver are looked at
+	Pool   string                // the pool of this node
+	GPUs   map[string]device.GPU // and their partitions, by name
 }
 
 // uid is what claim UIDs look like. They become part of file names.
@@ -112,6 +112,9 @@ func resolve(r resourceapi.DeviceRequestAllocationResult, inv Inventory) (Assign
 		Pool:    r.Pool,
 		GPU:     gpu,
 		Monitor: r.AdminAccess != nil && *r.AdminAccess,
+	}
+	if a.Monitor && gpu.Partition != nil {
+		return Assignment{}, fmt.Errorf("a partition exists only while a claim holds it: ask for admin access to %s", gpu.Partition.Parent)
 	}
 	if a.Monitor || r.ShareID == nil && len(r.ConsumedCapacity) == 0 {
 		return a, nil

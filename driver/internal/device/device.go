@@ -4,8 +4,8 @@
 // without cgo.
 package device
 
-// GPU is one whole GPU, as found when the driver started. Strings that could
-// not be read are empty and numbers 0.
+// GPU is one whole GPU, or a partition of one, as found when the driver started.
+// Strings that could not be read are empty and numbers 0.
 type GPU struct {
 	Index         int    // NVML's index
 	Name          string // name in ResourceSlices, "gpu-0"
@@ -28,6 +28,12 @@ type GPU struct {
 	Problem string
 	// Shared means that several claims may have a part of its memory each.
 	Shared bool
+	// Partitions are all that a GPU in MIG mode can be cut into, one for each
+	// place where one can be; nil for any other.
+	Partitions []Partition
+	// Partition is set when this is not a whole GPU but a part of one; see
+	// [GPU.Part].
+	Partition *Partition
 }
 
 // Settings are what a claim wants of a GPU while it has it. The zero value is

@@ -35,6 +35,7 @@ func (l library) DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return) {
 		GetCudaComputeCapabilityFunc: func() (int, int, nvml.Return) { return 0, 0, ret },
 		GetMemoryInfoFunc:            func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, ret },
 		GetPciInfoFunc:               func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, ret },
+		GetMigModeFunc:               func() (int, int, nvml.Return) { return 0, 0, ret },
 		GetMinorNumberFunc:           func() (int, nvml.Return) { return 0, ret },
 		GetFieldValuesFunc:           func([]nvml.FieldValue) nvml.Return { return ret },
 		GetTemperatureFunc:           func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 0, ret },

@@ -136,6 +136,7 @@ func (g *GPUs) place(gpu *device.GPU) {
 func describe(h nvml.Device, index int, gpu device.GPU) device.GPU {
 	gpu.Index, gpu.Name = index, api.DeviceName(index)
 	var problems []error
+	var err error
 	needed := func(what string, ret nvml.Return) bool {
 		if ret != nvml.SUCCESS {
 			problems = append(problems, fmt.Errorf("%s: %w", what, ret))
@@ -169,6 +170,9 @@ func describe(h nvml.Device, index int, gpu device.GPU) device.GPU {
 	}
 	if gpu.Minor, ret = h.GetMinorNumber(); failed("minor number", ret) {
 		gpu.Minor = -1
+	}
+	if gpu.Partitions, err = partitions(h, gpu.MemoryBytes); err != nil {
+		problems = append(problems, err)
 	}
 	if err := errors.Join(problems...); err != nil {
 		gpu.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")

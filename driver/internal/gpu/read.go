@@ -124,12 +124,17 @@ func (g *GPUs) Usage(index int) (device.Usage, error) {
 	if h == nil {
 		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %s", index, gpu.Problem)
 	}
+	return usage(h, fmt.Sprintf("GPU %d", index))
+}
+
+// usage is that of a GPU or a partition, by its name.
+func usage(h nvml.Device, name string) (device.Usage, error) {
 	memory, ret := h.GetMemoryInfo()
 	if unsupported(ret) {
-		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %w (%w)", index, errors.ErrUnsupported, ret)
+		return device.Usage{}, fmt.Errorf("read memory of %s: %w (%w)", name, errors.ErrUnsupported, ret)
 	}
 	if ret != nvml.SUCCESS {
-		return device.Usage{}, fmt.Errorf("read memory of GPU %d: %w", index, ret)
+		return device.Usage{}, fmt.Errorf("read memory of %s: %w", name, ret)
 	}
 	usage := device.Usage{UsedBytes: memory.Used, TotalBytes: memory.Total}
 	processes, ret := h.GetComputeRunningProcesses()
@@ -137,7 +142,7 @@ func (g *GPUs) Usage(index int) (device.Usage, error) {
 		if unsupported(ret) {
 			return usage, nil
 		}
-		return device.Usage{}, fmt.Errorf("list processes of GPU %d: %w", index, ret)
+		return device.Usage{}, fmt.Errorf("list processes of %s: %w", name, ret)
 	}
 	for _, p := range processes {
 		usage.Processes = append(usage.Processes, device.Process{PID: p.Pid, Bytes: p.UsedGpuMemory})

@@ -120,7 +120,7 @@ func (d *Driver) users(e checkpoint.Entry) []string {
 		if !ok || dev.Monitor {
 			continue
 		}
-		usage, err := d.cfg.Hardware.Usage(gpu.Index)
+		usage, err := d.usage(gpu)
 		if err == nil && len(usage.Processes) > 0 {
 			users = append(users, inUse(dev.Name, usage))
 		}

@@ -47,6 +47,20 @@ type Binder interface {
 	Edits(gpu device.GPU, settings device.Settings) cdi.Edits
 }
 
+// Partitions makes partitions of GPUs in MIG mode. Every method may be called
+// again after it succeeded, or was cut off.
+type Partitions interface {
+	// Create makes a partition, unless it is there, and gives its UUID.
+	Create(part device.GPU) (uuid string, err error)
+	// Destroy undoes Create. It refuses with device.ErrInUse while processes use
+	// the partition. One that is not there is not an error.
+	Destroy(part device.GPU) error
+	// Present lists the partitions of a GPU that exist, whoever made them.
+	Present(gpu device.GPU) ([]device.GPU, error)
+	// PartitionUsage is as Hardware's Usage.
+	PartitionUsage(part device.GPU) (device.Usage, error)
+}
+
 // Config is for Open. Node, Client, Hardware and Binder are required.
 type Config struct {
 	Node     string // also the name of the pool
@@ -56,6 +70,10 @@ type Config struct {
 	// Shared says whether claims may have parts of a GPU's memory. Nil means of
 	// none.
 	Shared func(device.GPU) bool
+	// Partitions is for GPUs in MIG mode. Nil means that they are published as
+	// whole ones only, and that nobody touches what partitions they have: so it
+	// has to be with real hardware, which this driver never cuts.
+	Partitions Partitions
 	// Simulated is published with each device.
 	Simulated bool
 	// PodUID turns on rolling updates: this instance's sockets have names of
@@ -135,7 +153,13 @@ const (
 	UnprepareForgotten Point = "unprepare/forgotten" // out of the checkpoint
 )
 
-// Points are all points, for tests that visit each.
+// The points that only claims with partitions have, in between.
+const (
+	PreparePartitioned Point = "prepare/partitioned" // partitions made; before PrepareBound
+	UnprepareDissolved Point = "unprepare/dissolved" // partitions destroyed; after UnprepareVerified
+)
+
+// Points are all points that every claim has, for tests that visit each.
 func Points() []Point {
 	return []Point{
 		PrepareResolved, PrepareStarted, PrepareBound, PrepareDescribed, PrepareCompleted,

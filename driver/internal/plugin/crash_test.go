@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,8 @@ import (
 
 // victimClaims are the claims in every cluster of a victim.
 func victimClaims() []*resourceapi.ResourceClaim {
-	return append(randomVictimClaims(), claim("a", "gpu-0", "gpu-1"), claim("thief", "gpu-1"), claim("bystander", "gpu-2"))
+	return slices.Concat(randomVictimClaims(), partitionClaims(),
+		[]*resourceapi.ResourceClaim{claim("a", "gpu-0", "gpu-1"), claim("thief", "gpu-1"), claim("bystander", "gpu-2")})
 }
 
 // victim is a driver in a process of its own.

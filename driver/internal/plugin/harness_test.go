@@ -71,10 +71,14 @@ func (m *machine) hardwareDir() string  { return filepath.Join(m.root, "hw") }
 // inventory gives the node a number of GPUs.
 func (m *machine) inventory(t testing.TB, count int) {
 	t.Helper()
+	m.writeInventory(t, fmt.Sprintf(`{"gpus":[{"profile":"h100","count":%d}]}`, count))
+}
+
+func (m *machine) writeInventory(t testing.TB, content string) {
+	t.Helper()
 	if err := os.MkdirAll(m.hardwareDir(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	content := fmt.Sprintf(`{"gpus":[{"profile":"h100","count":%d}]}`, count)
 	if err := os.WriteFile(filepath.Join(m.hardwareDir(), api.InventoryName), []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +138,7 @@ func (m *machine) hardware(onError func(error)) (*gpu.GPUs, *simulated.Simulator
 
 func (m *machine) config(gpus *gpu.GPUs, sim *simulated.Simulator) plugin.Config {
 	return plugin.Config{
-		Node: nodeName, Client: m.client, Hardware: gpus, Binder: sim, Simulated: true,
+		Node: nodeName, Client: m.client, Hardware: gpus, Binder: sim, Partitions: gpus, Simulated: true,
 		BootID: "boot-1", Version: "test",
 		PluginDir: m.pluginDir(), RegistrarDir: m.registrarDir(), CDIDir: m.cdiDir(),
 		LeftoverWait: 50 * time.Millisecond,
@@ -287,6 +291,14 @@ func (m *machine) reservations(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	names := []string{}
+	parts, err := filepath.Glob(filepath.Join(m.hardwareDir(), "gpu-3", "mig", "*", "reservations", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range parts {
+		device := partitionOf(filepath.Join("mig", filepath.Base(filepath.Dir(filepath.Dir(p)))))
+		names = append(names, device+"/"+strings.TrimPrefix(strings.TrimSuffix(filepath.Base(p), ".json"), "uid-"))
+	}
 	for _, p := range paths {
 		device := filepath.Base(filepath.Dir(filepath.Dir(p)))
 		names = append(names, device+"/"+strings.TrimPrefix(strings.TrimSuffix(filepath.Base(p), ".json"), "uid-"))

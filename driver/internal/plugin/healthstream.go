@@ -64,6 +64,11 @@ func (d *Driver) healthReport(all bool) kubeletplugin.DeviceHealthReport {
 			h.Health, h.Message = kubeletplugin.HealthStatusUnknown, "not verified yet"
 		}
 		report.Devices = append(report.Devices, h)
+		// What is wrong with a GPU is wrong with every part of it.
+		for _, part := range d.whole(s.Index).Parts() {
+			h.DeviceName = part.Name
+			report.Devices = append(report.Devices, h)
+		}
 	}
 	return report
 }

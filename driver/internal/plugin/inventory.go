@@ -2,7 +2,7 @@ package plugin
 
 import (
 	"fmt"
-	"slices"
+	"reflect"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/claim"
@@ -22,17 +22,16 @@ func (d *Driver) takeInventory() (changed bool) {
 	gpus := d.cfg.Hardware.List()
 	for i := range gpus {
 		gpus[i].Shared = d.cfg.Shared != nil && d.cfg.Shared(gpus[i])
+		if d.cfg.Partitions == nil {
+			gpus[i].Partitions = nil
+		}
 	}
-	if before := d.devices.Load(); before != nil && slices.Equal(before.gpus, gpus) {
+	if before := d.devices.Load(); before != nil && reflect.DeepEqual(before.gpus, gpus) {
 		return false
 	}
-	now := &devices{gpus: gpus, inventory: claim.Inventory{
-		Driver: api.DriverName, Pool: d.cfg.Node, GPUs: make(map[string]device.GPU, len(gpus)),
-	}}
-	for _, gpu := range gpus {
-		now.inventory.GPUs[gpu.Name] = gpu
-	}
-	d.devices.Store(now)
+	d.devices.Store(&devices{gpus: gpus, inventory: claim.Inventory{
+		Driver: api.DriverName, Pool: d.cfg.Node, GPUs: byName(gpus),
+	}})
 	return true
 }
 

@@ -45,7 +45,7 @@ func (d *Driver) lookAtLeaks(ctx context.Context) error {
 	taints := make(map[string]health.Taint, len(leaks))
 	for _, l := range leaks {
 		// While somebody uses the device nobody can tell what is whose.
-		if !held[l.UUID] && d.clean(l) {
+		if !held[l.UUID] && d.clean(ctx, l) {
 			if err := d.store.Mend(ctx, l.UUID); err != nil {
 				return fmt.Errorf("forget leak of %s: %w", l.Name, err)
 			}
@@ -91,10 +91,13 @@ func heldBy(entries []checkpoint.Entry) map[string]bool {
 
 // clean says whether nothing is left of a leak. A device that cannot be asked,
 // or is no longer here, is not clean.
-func (d *Driver) clean(l checkpoint.Leak) bool {
+func (d *Driver) clean(ctx context.Context, l checkpoint.Leak) bool {
 	gpu, ok := d.inventory().GPUs[l.Name]
 	if !ok || gpu.UUID != l.UUID {
 		return false
+	}
+	if gpu.Partition != nil {
+		return d.cleanPartition(ctx, gpu)
 	}
 	usage, err := d.cfg.Hardware.Usage(gpu.Index)
 	if err != nil {

@@ -168,6 +168,13 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 		}
 	}()
 
+	baselines, err := d.cut(ctx, assigned, !again)
+	if err != nil {
+		return nil, err
+	}
+	if parts := partitionNames(entry); parts != "" {
+		w.done(PreparePartitioned, "partitions "+parts+" made")
+	}
 	for _, a := range assigned {
 		if a.Monitor {
 			continue
@@ -185,7 +192,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 	w.done(PrepareDescribed, "CDI spec written")
 
 	if !again {
-		if err := d.store.Complete(ctx, string(c.UID)); err != nil {
+		if err := d.store.Complete(ctx, string(c.UID), baselines); err != nil {
 			return nil, err
 		}
 	}
@@ -205,6 +212,13 @@ func (d *Driver) look(c *resourceapi.ResourceClaim, assigned []claim.Assignment)
 		dev := checkpoint.Device{Request: a.Request, Pool: a.Pool, Name: a.GPU.Name, UUID: a.GPU.UUID, Monitor: a.Monitor, Share: a.Share, Settings: a.Settings}
 		if a.Share != "" {
 			dev.MemoryBytes = a.GPU.MemoryBytes
+		}
+		if p := a.GPU.Partition; p != nil {
+			// There is nothing to look at yet. Whether the GPU is there shows when
+			// it is cut.
+			dev.Partition = &checkpoint.Partition{Parent: p.Parent, Start: p.Start, Size: p.Size}
+			entry.Devices = append(entry.Devices, dev)
+			continue
 		}
 		usage, err := d.cfg.Hardware.Usage(a.GPU.Index)
 		switch {
@@ -239,6 +253,9 @@ func (d *Driver) rollBack(ctx context.Context, uid types.UID, assigned []claim.A
 	for _, a := range assigned {
 		if !a.Monitor {
 			err = errors.Join(err, d.cfg.Binder.Unbind(a.GPU, string(uid)))
+		}
+		if a.GPU.Partition != nil {
+			err = errors.Join(err, d.destroy(ctx, a.GPU))
 		}
 	}
 	if err != nil {

@@ -17,13 +17,15 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 )
 
-// randomClaims are claims that compete for the four GPUs of a node, by name.
+// randomClaims are claims that compete for the four GPUs of a node and the
+// partitions of the last of them, by name.
 func randomClaims() map[string][]string {
 	return map[string][]string{
 		"r0": {"gpu-0"}, "r1": {"gpu-1"}, "r2": {"gpu-2"}, "r3": {"gpu-3"},
 		"again0": {"gpu-0"}, "again1": {"gpu-1"},
 		"low": {"gpu-0", "gpu-1"}, "high": {"gpu-2", "gpu-3"}, "middle": {"gpu-1", "gpu-2"},
-		"all": {"gpu-0", "gpu-1", "gpu-2", "gpu-3"},
+		"all":  {"gpu-0", "gpu-1", "gpu-2", "gpu-3"},
+		"half": {upperHalf}, "tiny": {fifth}, "two": {first, fifth}, "mixed": {"gpu-2", first},
 	}
 }
 
@@ -66,7 +68,7 @@ func TestRandomKills(t *testing.T) {
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	m := &model{machine: newMachine(t), random: rand.New(rand.NewPCG(seed, 0)), known: map[string]knowledge{}}
+	m := &model{machine: newMIGMachine(t), random: rand.New(rand.NewPCG(seed, 0)), known: map[string]knowledge{}}
 	for name := range randomClaims() {
 		m.names = append(m.names, name)
 	}
@@ -87,6 +89,7 @@ func TestRandomKills(t *testing.T) {
 	}
 	same(t, "specs", []string{}, m.specs(t))
 	same(t, "reservations", []string{}, m.reservations(t))
+	same(t, "partitions", []string{}, m.instances(t))
 	t.Logf("%d operations, %d kills", m.operations, m.kills)
 }
 
@@ -95,7 +98,7 @@ func (m *model) life(t *testing.T) {
 	t.Helper()
 	var point plugin.Point
 	if m.random.IntN(2) == 0 {
-		points := plugin.Points()
+		points := append(plugin.Points(), plugin.PreparePartitioned, plugin.UnprepareDissolved)
 		point = points[m.random.IntN(len(points))]
 	}
 	v := m.victim(t, point)
@@ -183,7 +186,15 @@ func (m *model) choose() []string {
 }
 
 func competes(a, b string) bool {
-	return slices.ContainsFunc(randomClaims()[a], func(d string) bool { return slices.Contains(randomClaims()[b], d) })
+	return slices.ContainsFunc(randomClaims()[a], func(d string) bool {
+		return slices.ContainsFunc(randomClaims()[b], func(other string) bool { return overlap(d, other) })
+	})
+}
+
+// overlap says whether two devices cannot be in use at the same time.
+func overlap(a, b string) bool {
+	return a == b || strings.HasPrefix(a, b+"-mig-") || strings.HasPrefix(b, a+"-mig-") ||
+		a == upperHalf && b == fifth || a == fifth && b == upperHalf
 }
 
 func (m *model) prepareAnswered(t *testing.T, name string, answer *drav1.NodePrepareResourceResponse) {
@@ -235,6 +246,11 @@ func (m *model) checkNode(t *testing.T) {
 			t.Errorf("%s is bound for %s and %s", device, other, owner)
 		}
 		owners[device] = owner
+		for other, name := range owners {
+			if name != owner && overlap(device, other) {
+				t.Errorf("%s is bound for %s, and %s for %s", device, owner, other, name)
+			}
+		}
 		if m.known[owner] == free {
 			t.Errorf("%s is bound for %s, which is not prepared", device, owner)
 		}
@@ -254,6 +270,14 @@ func (m *model) checkNode(t *testing.T) {
 			if slices.Contains(specs, name) {
 				t.Errorf("%s is not prepared and has a CDI spec", name)
 			}
+		}
+	}
+	for _, dir := range m.instances(t) {
+		// One that belongs to nobody is gone when a driver has come up.
+		if !slices.ContainsFunc(m.names, func(n string) bool {
+			return m.known[n] != free && slices.Contains(randomClaims()[n], partitionOf(dir))
+		}) {
+			t.Errorf("%s is there for nobody", partitionOf(dir))
 		}
 	}
 	if extra, err := os.ReadDir(m.cdiDir()); err != nil || slices.ContainsFunc(extra, func(e os.DirEntry) bool {

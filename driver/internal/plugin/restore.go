@@ -43,6 +43,9 @@ func (d *Driver) restore(ctx context.Context) error {
 	if err := d.sweep(ctx); err != nil {
 		return fmt.Errorf("sweep what belongs to no claim: %w", err)
 	}
+	if err := d.sweepPartitions(ctx); err != nil {
+		return fmt.Errorf("sweep what belongs to no claim: %w", err)
+	}
 	return nil
 }
 
@@ -67,6 +70,9 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 	if len(assigned) == 0 {
 		return nil
 	}
+	if _, err := d.cut(ctx, assigned, false); err != nil {
+		return err
+	}
 	for _, a := range assigned {
 		if a.Monitor {
 			continue
@@ -81,7 +87,7 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 	if entry.BootID == d.cfg.BootID {
 		return nil // nothing about the entry has changed
 	}
-	return d.store.Complete(ctx, uid)
+	return d.store.Complete(ctx, uid, nil)
 }
 
 // assignments finds the devices of an entry that are still on the node.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
@@ -106,14 +107,24 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	w.done(UnprepareUnbound, "memory of "+w.claim.Device+" given back")
 
 	left := d.leftovers(ctx, entry)
-	leaks := make([]checkpoint.Leak, 0, len(left))
 	for _, l := range left {
 		// Reported, not killed: the process IDs that a GPU tells are of
 		// another namespace, and may by now belong to somebody else.
 		w.report(api.StepLeftover, l.words, 0, nil)
-		leaks = append(leaks, l.leak(entry))
 	}
 	w.done(UnprepareVerified, d.verdict(ctx, entry, left))
+	if parts := partitionNames(entry); parts != "" {
+		var added []leftover
+		left, added = d.dissolve(ctx, entry, left)
+		for _, l := range added {
+			w.report(api.StepLeftover, l.words, 0, nil)
+		}
+		w.done(UnprepareDissolved, dissolved(parts, left))
+	}
+	leaks := make([]checkpoint.Leak, 0, len(left))
+	for _, l := range left {
+		leaks = append(leaks, l.leak(entry))
+	}
 
 	// Last: until here a crash has the kubelet, or the next start, do it again.
 	if err := d.store.Remove(ctx, string(uid), leaks...); err != nil {
@@ -167,7 +178,7 @@ func (d *Driver) verdict(ctx context.Context, entry checkpoint.Entry, left []lef
 		if !ok || dev.Monitor {
 			continue
 		}
-		usage, err := d.cfg.Hardware.Usage(gpu.Index)
+		usage, err := d.usage(gpu)
 		if err != nil || dev.BaselineBytes == nil {
 			words = append(words, fmt.Sprintf("memory of %s cannot be read", dev.Name))
 			continue
@@ -194,7 +205,8 @@ type leftover struct {
 func (l leftover) leak(e checkpoint.Entry) checkpoint.Leak {
 	return checkpoint.Leak{
 		UUID: l.device.UUID, Name: l.device.Name, Claim: e.Namespace + "/" + e.Name,
-		BaselineBytes: *l.device.BaselineBytes, What: l.what,
+		// None: a partition that was not used yet.
+		BaselineBytes: ptr.Deref(l.device.BaselineBytes, 0), What: l.what,
 	}
 }
 
@@ -206,7 +218,7 @@ func (d *Driver) leftover(ctx context.Context, dev checkpoint.Device, uid string
 	if !ok || dev.Monitor || dev.BaselineBytes == nil {
 		return leftover{}, false
 	}
-	usage, err := d.cfg.Hardware.Usage(gpu.Index)
+	usage, err := d.usage(gpu)
 	if err != nil {
 		// Lost or silent: its health says so, and nothing can be verified.
 		return leftover{}, false

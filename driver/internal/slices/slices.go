@@ -21,24 +21,42 @@ import (
 )
 
 // Pool describes all devices of a node as one pool of its name, in slices of
-// no more devices than the API allows. A node without devices has an empty
-// slice, which says that the driver is there and has nothing.
+// no more devices than the API allows. Of a GPU in MIG mode there are both the
+// whole and all its partitions; slices of their own have the counters that keep
+// the scheduler from giving one thing away twice. A node without devices has an
+// empty slice, which says that the driver is there and has nothing. Taints are
+// by device.
 func Pool(node string, gpus []device.GPU, taints map[string][]health.Taint, simulated bool) resourceslice.DriverResources {
 	var pool resourceslice.Pool
 	// The API allows fewer devices in a slice when one of them is tainted.
 	// Slices must not be cut anew when that happens, so this is the limit always.
 	const limit = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
-	for start := 0; start < len(gpus) || start == 0; start += limit {
-		var s resourceslice.Slice
-		for _, gpu := range gpus[start:min(start+limit, len(gpus))] {
-			s.Devices = append(s.Devices, Device(gpu, taints[gpu.Name], simulated))
+	var devices []resourceapi.Device
+	for _, gpu := range gpus {
+		parts := gpu.Parts()
+		for _, d := range append([]device.GPU{gpu}, parts...) {
+			devices = append(devices, Device(d, taintsOf(d, gpu, parts, taints), simulated))
 		}
-		pool.Slices = append(pool.Slices, s)
+		if len(parts) > 0 {
+			consume(devices[len(devices)-len(parts)-1:], gpu)
+		}
+	}
+	for start := 0; start < len(devices) || start == 0; start += limit {
+		pool.Slices = append(pool.Slices, resourceslice.Slice{Devices: devices[start:min(start+limit, len(devices))]})
+	}
+	// After the devices: a slice of those stays what it is when GPUs come to be
+	// in MIG mode.
+	sets := counterSets(gpus)
+	for start := 0; start < len(sets); start += resourceapi.ResourceSliceMaxCounterSets {
+		pool.Slices = append(pool.Slices, resourceslice.Slice{
+			SharedCounters: sets[start:min(start+resourceapi.ResourceSliceMaxCounterSets, len(sets))],
+		})
 	}
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: pool}}
 }
 
-// Device describes one GPU. What could not be read is left out.
+// Device describes one GPU, or a partition of one. What could not be read is left
+// out.
 func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.Device {
 	d := resourceapi.Device{
 		Name: gpu.Name,
@@ -58,7 +76,15 @@ func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.D
 			d.Attributes[name] = resourceapi.DeviceAttribute{VersionValue: ptr.To(v)}
 		}
 	}
-	text(api.AttributeUUID, gpu.UUID)
+	if p := gpu.Partition; p != nil {
+		d.Attributes[api.AttributeType] = resourceapi.DeviceAttribute{StringValue: ptr.To(api.TypeMIG)}
+		d.Attributes[api.AttributePlacement] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(p.Start))}
+		text(api.AttributeProfile, p.Profile)
+		text(api.AttributeParent, p.Parent)
+		text(api.AttributeParentUUID, p.ParentUUID)
+	} else {
+		text(api.AttributeUUID, gpu.UUID)
+	}
 	text(api.AttributeProductName, gpu.Product)
 	text(api.AttributeBrand, gpu.Brand)
 	text(api.AttributeArchitecture, gpu.Architecture)
@@ -82,6 +108,9 @@ func Device(gpu device.GPU, taints []health.Taint, simulated bool) resourceapi.D
 		}
 		if gpu.Shared {
 			d.AllowMultipleAllocations = ptr.To(true)
+		}
+		if p := gpu.Partition; p != nil {
+			d.Capacity[api.CapacityProcessors] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(p.Processors), resource.DecimalSI)}
 		}
 	}
 	for _, t := range taints {

@@ -271,10 +271,15 @@ func newestCheckpoint(files string) (string, error) {
 	}
 }
 
-// GPUs are all GPUs that the driver publishes.
+// GPUs are all GPUs that the driver publishes, without the partitions of those in
+// MIG mode.
 func (s *Stage) GPUs(ctx context.Context) ([]GPU, error) {
 	var all []GPU
-	err := s.EachDevice(ctx, func(g GPU, _ resourcev1.Device) { all = append(all, g) })
+	err := s.EachDevice(ctx, func(g GPU, d resourcev1.Device) {
+		if t := d.Attributes[api.AttributeType].StringValue; t == nil || *t != api.TypeMIG {
+			all = append(all, g)
+		}
+	})
 	return all, err
 }
 

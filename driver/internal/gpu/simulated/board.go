@@ -32,6 +32,7 @@ type board struct {
 	index          int
 	uuid           string
 	dir            string
+	mig            []migProfile // nil when not in MIG mode
 
 	mu     sync.Mutex
 	faults []api.Fault                  // as in the file, expired ones included
@@ -72,21 +73,23 @@ func (g *board) plug(sysfs string) error {
 
 // makeDirs makes the places where the world outside acts on the GPU.
 func (g *board) makeDirs() error {
-	for _, dir := range []string{g.processesDir(), g.reservationsDir()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("simulate GPU %d: %w", g.index, err)
-		}
-	}
-	// A container of any user may use its GPU, as with the device files of a
-	// real one; the sticky bit keeps users from removing each other's files.
-	if err := os.Chmod(g.processesDir(), 0o777|os.ModeSticky); err != nil {
+	if err := g.site().create(); err != nil {
 		return fmt.Errorf("simulate GPU %d: %w", g.index, err)
 	}
 	return nil
 }
 
-func (g *board) processesDir() string    { return filepath.Join(g.dir, api.ProcessesName) }
-func (g *board) reservationsDir() string { return filepath.Join(g.dir, "reservations") }
+// site is where the GPU is used as a whole.
+func (g *board) site() site { return site(g.dir) }
+
+// sites are all places where the GPU is used, and by which instance.
+func (g *board) sites() map[site]uint32 {
+	all := map[site]uint32{g.site(): wholeGPU}
+	for _, i := range g.instances() {
+		all[g.partitionSite(i.Profile, int(i.Start))] = i.ID
+	}
+	return all
+}
 
 // fault gives the first active fault of a kind. The caller holds mu.
 func (g *board) fault(kind string) (api.Fault, bool) {
@@ -169,11 +172,8 @@ func (g *board) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	}
 	total := g.profile.memoryMiB * mib
 	used := g.profile.reservedMiB * mib
-	for _, r := range g.reservations() {
-		used += r.Bytes
-	}
-	for _, p := range g.processes() {
-		used += p.Bytes
+	for s := range g.sites() {
+		used += s.usedBytes()
 	}
 	used = min(used, total)
 	return nvml.Memory{Total: total, Used: used, Free: total - used}, nvml.SUCCESS
@@ -190,7 +190,7 @@ func (g *board) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 
 // GetComputeMode is what the claim that has the GPU wants.
 func (g *board) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	if slices.ContainsFunc(g.reservations(), func(r reservation) bool { return r.Exclusive }) {
+	if slices.ContainsFunc(g.site().reservations(), func(r reservation) bool { return r.Exclusive }) {
 		return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, g.telemetry()
 	}
 	return nvml.COMPUTEMODE_DEFAULT, g.telemetry()
@@ -202,10 +202,12 @@ func (g *board) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 		return nil, ret
 	}
 	var infos []nvml.ProcessInfo
-	for _, p := range g.processes() {
-		infos = append(infos, nvml.ProcessInfo{
-			Pid: uint32(p.PID), UsedGpuMemory: p.Bytes, GpuInstanceId: wholeGPU, ComputeInstanceId: wholeGPU,
-		})
+	for s, instance := range g.sites() {
+		compute := instance
+		if instance != wholeGPU {
+			compute = 0 // an instance has one, with all of it
+		}
+		infos = append(infos, processInfos(s, instance, compute)...)
 	}
 	return infos, nvml.SUCCESS
 }
@@ -216,7 +218,14 @@ func (g *board) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) 
 }
 
 // busy says whether a process uses the GPU.
-func (g *board) busy() bool { return len(g.processes()) > 0 }
+func (g *board) busy() bool {
+	for s := range g.sites() {
+		if len(s.processes()) > 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // GetTemperature is in degrees Celsius: that of a fault, or warm when busy.
 func (g *board) GetTemperature(nvml.TemperatureSensors) (uint32, nvml.Return) {

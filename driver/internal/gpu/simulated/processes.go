@@ -23,8 +23,8 @@ const (
 // processes lists those that hold their files, and removes the files of those
 // that died. The directory is written by containers: nothing in it is followed,
 // and what does not look like a process is ignored.
-func (g *board) processes() []api.Process {
-	dir, err := os.Open(g.processesDir())
+func (s site) processes() []api.Process {
+	dir, err := os.Open(s.processesDir())
 	if err != nil {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (g *board) processes() []api.Process {
 		if !strings.HasSuffix(e.Name(), ".json") || !e.Type().IsRegular() {
 			continue
 		}
-		if p, ok := readProcess(filepath.Join(g.processesDir(), e.Name())); ok {
+		if p, ok := readProcess(filepath.Join(s.processesDir(), e.Name())); ok {
 			alive = append(alive, p)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dra-lab/dra-lab/driver/api"
@@ -28,7 +29,7 @@ type reservation struct {
 // Bind sets memory of the GPU aside for a claim, and its mode. A second time
 // does nothing.
 func (s *Simulator) Bind(gpu device.GPU, claimUID string, settings device.Settings) error {
-	g, err := s.at(gpu)
+	at, err := s.site(gpu)
 	if err != nil {
 		return err
 	}
@@ -42,7 +43,7 @@ func (s *Simulator) Bind(gpu device.GPU, claimUID string, settings device.Settin
 	}
 	// Not by way of another name: what is cut off here is done again before
 	// anybody relies on it.
-	if err := os.WriteFile(g.reservation(claimUID), data, 0o644); err != nil {
+	if err := os.WriteFile(at.reservation(claimUID), data, 0o644); err != nil {
 		return fmt.Errorf("bind GPU %d: %w", gpu.Index, err)
 	}
 	return nil
@@ -51,11 +52,11 @@ func (s *Simulator) Bind(gpu device.GPU, claimUID string, settings device.Settin
 // Unbind gives the memory of a claim back, and ends its mode. An unknown claim is
 // not an error.
 func (s *Simulator) Unbind(gpu device.GPU, claimUID string) error {
-	g, err := s.at(gpu)
+	at, err := s.site(gpu)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(g.reservation(claimUID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(at.reservation(claimUID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unbind GPU %d: %w", gpu.Index, err)
 	}
 	return nil
@@ -63,11 +64,14 @@ func (s *Simulator) Unbind(gpu device.GPU, claimUID string) error {
 
 // Bound lists the claims that have memory of a GPU.
 func (s *Simulator) Bound(gpu device.GPU) ([]string, error) {
-	g, err := s.at(gpu)
+	at, err := s.site(gpu)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(g.reservationsDir())
+	entries, err := os.ReadDir(at.reservationsDir())
+	if gpu.Partition != nil && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list claims of GPU %d: %w", gpu.Index, err)
 	}
@@ -83,9 +87,12 @@ func (s *Simulator) Bound(gpu device.GPU) ([]string, error) {
 // Edits is what a container needs to use the GPU: the place where its
 // processes say so.
 func (s *Simulator) Edits(gpu device.GPU, settings device.Settings) cdi.Edits {
-	g, err := s.at(gpu)
+	at, err := s.site(gpu)
 	if err != nil {
 		return cdi.Edits{}
+	}
+	if gpu.Partition != nil {
+		settings.MemoryBytes = gpu.MemoryBytes
 	}
 	env := []string{api.EnvSimulated + "=true"}
 	if settings.Exclusive {
@@ -97,7 +104,7 @@ func (s *Simulator) Edits(gpu device.GPU, settings device.Settings) cdi.Edits {
 	return cdi.Edits{
 		Env: env,
 		Mounts: []cdi.Mount{{
-			Node:      g.processesDir(),
+			Node:      at.processesDir(),
 			Container: filepath.Join(api.ContainerHardwareDir, gpu.Name, api.ProcessesName),
 			Writable:  true,
 		}},
@@ -111,12 +118,29 @@ func (s *Simulator) at(gpu device.GPU) (*board, error) {
 	return s.gpus[gpu.Index], nil
 }
 
-func (g *board) reservation(claimUID string) string {
-	return filepath.Join(g.reservationsDir(), claimUID+".json")
+// site is where a GPU or a partition is used.
+func (s *Simulator) site(gpu device.GPU) (site, error) {
+	g, err := s.at(gpu)
+	if err != nil {
+		return "", err
+	}
+	p := gpu.Partition
+	if p == nil {
+		return g.site(), nil
+	}
+	i := slices.IndexFunc(g.mig, func(m migProfile) bool { return m.kind == p.Kind })
+	if i < 0 {
+		return "", fmt.Errorf("GPU %d has no partition %s", gpu.Index, p.Profile)
+	}
+	return g.partitionSite(g.mig[i].id, p.Start), nil
 }
 
-func (g *board) reservations() []reservation {
-	entries, err := os.ReadDir(g.reservationsDir())
+func (s site) reservation(claimUID string) string {
+	return filepath.Join(s.reservationsDir(), claimUID+".json")
+}
+
+func (s site) reservations() []reservation {
+	entries, err := os.ReadDir(s.reservationsDir())
 	if err != nil {
 		return nil
 	}
@@ -125,7 +149,7 @@ func (g *board) reservations() []reservation {
 		if !strings.HasSuffix(e.Name(), ".json") {
 			continue
 		}
-		data, err := readFile(filepath.Join(g.reservationsDir(), e.Name()))
+		data, err := readFile(filepath.Join(s.reservationsDir(), e.Name()))
 		if err != nil {
 			continue
 		}

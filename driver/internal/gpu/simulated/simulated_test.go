@@ -1,6 +1,7 @@
 package simulated_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -39,11 +40,11 @@ func start(t *testing.T, inventory string) node {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var entries []string
-		for _, g := range inv.GPUs {
-			entries = append(entries, fmt.Sprintf(`{"profile":%q,"count":%d}`, g.Profile, g.Count))
+		content, err := json.Marshal(inv)
+		if err != nil {
+			t.Fatal(err)
 		}
-		write(t, filepath.Join(dir, api.InventoryName), `{"gpus":[`+strings.Join(entries, ",")+`]}`)
+		write(t, filepath.Join(dir, api.InventoryName), string(content))
 	}
 	return boot(t, dir)
 }

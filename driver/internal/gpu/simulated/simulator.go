@@ -81,6 +81,9 @@ func New(cfg Config) (*Simulator, error) {
 			return nil, err
 		}
 		g := newBoard(p, i, uuid(cfg.Node, i), filepath.Join(cfg.Dir, api.DeviceName(i)))
+		if inventory.MIG(i) {
+			g.mig = migProfiles(name)
+		}
 		if err := errors.Join(g.makeDirs(), g.plug(s.sysfsDir())); err != nil {
 			return nil, err
 		}
@@ -114,10 +117,15 @@ func readInventory(path string, standard api.Inventory) (api.Inventory, error) {
 // model in the same slot would have another one on real hardware, but a lab
 // that changes profiles wants to compare.
 func uuid(node string, index int) string {
-	u := sha256.Sum256(fmt.Appendf(nil, "%s GPU %s/%d", api.DriverName, node, index))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s GPU %s/%d", api.DriverName, node, index))
+	return "GPU-" + formatUUID(sum[:16])
+}
+
+// formatUUID makes a UUID of version 8 of 16 bytes.
+func formatUUID(u []byte) string {
 	u[6] = u[6]&0x0f | 0x80
 	u[8] = u[8]&0x3f | 0x80
-	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
 }
 
 // Init reads the faults and begins to watch them. As in NVML, each Init wants a
