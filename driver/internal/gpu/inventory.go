@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -53,7 +54,7 @@ func Discover(lib Library) (*GPUs, error) {
 			return nil, fmt.Errorf("open GPU %d: %w", i, ret)
 		}
 		g.handles = append(g.handles, handle)
-		g.gpus = append(g.gpus, describe(handle, i, common))
+		g.gpus = append(g.gpus, describeInTime(handle, i, common))
 	}
 	events, err := listen(lib, g.handles)
 	if err != nil {
@@ -68,6 +69,39 @@ func (g *GPUs) List() []device.GPU { return g.gpus }
 
 // Close stops listening to events. Nobody may be in Next.
 func (g *GPUs) Close() error { return g.events.close() }
+
+// describeTime bounds how long the driver's start waits for one GPU.
+const describeTime = 2 * time.Second
+
+// describeInTime is describe for a GPU that may hang: the others must not wait
+// for it. It keeps its place, its handle and, if the library knows that much by
+// itself, its UUID.
+func describeInTime(h nvml.Device, index int, common device.GPU) device.GPU {
+	described := make(chan device.GPU, 1)
+	go func() { described <- describe(h, index, common) }()
+	late := time.NewTimer(describeTime)
+	defer late.Stop()
+	select {
+	case gpu := <-described:
+		return gpu
+	case <-late.C:
+	}
+	unknown := common // describe goes on with the other
+	unknown.Index, unknown.Name, unknown.Minor = index, api.DeviceName(index), -1
+	unknown.Problem = fmt.Sprintf("did not answer within %s", describeTime)
+	known := make(chan string, 1)
+	go func() {
+		if uuid, ret := h.GetUUID(); ret == nvml.SUCCESS {
+			known <- uuid
+		}
+	}()
+	late.Reset(describeTime)
+	select {
+	case unknown.UUID = <-known:
+	case <-late.C:
+	}
+	return unknown
+}
 
 func describe(h nvml.Device, index int, gpu device.GPU) device.GPU {
 	gpu.Index, gpu.Name = index, api.DeviceName(index)

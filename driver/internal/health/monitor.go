@@ -75,9 +75,10 @@ type watched struct {
 	machine *Machine
 	status  Status
 	due     time.Time
-	busy    bool // being asked now
-	again   bool // asked for while busy
-	asked   bool // at least once
+	busy    bool      // being asked now
+	since   time.Time // when it was asked, while it is busy
+	again   bool      // asked for while busy
+	asked   bool      // at least once
 }
 
 // New makes a monitor of the GPUs, all unknown until Run.
@@ -289,6 +290,11 @@ func (m *Monitor) startDue(slots chan struct{}) time.Duration {
 	for i := range m.gpus {
 		g := &m.gpus[i]
 		if g.busy {
+			if silent := m.cfg.Fresh - now.Sub(g.since); silent > 0 {
+				wait = min(wait, silent)
+			} else {
+				m.silence(g)
+			}
 			continue
 		}
 		if rest := g.due.Sub(now); rest > 0 {
@@ -300,14 +306,30 @@ func (m *Monitor) startDue(slots chan struct{}) time.Duration {
 		default:
 			return wait // whoever frees a slot wakes the schedule
 		}
-		g.busy = true
+		g.busy, g.since = true, now
 		go func() {
+			// One that hangs must not keep the others from being asked.
+			free := sync.OnceFunc(func() { <-slots; signal(m.wake) })
+			hung := time.AfterFunc(m.cfg.Every, free)
 			m.ask(i)
-			<-slots
+			hung.Stop()
+			free()
 			signal(m.wake)
 		}()
 	}
 	return wait
+}
+
+// silence takes note of a GPU that does not answer. The caller holds mu.
+func (m *Monitor) silence(g *watched) {
+	before := g.status
+	g.machine.Silent(g.since)
+	if g.status = g.machine.Status(); g.status.Same(before) {
+		return
+	}
+	for c := range m.subscribers {
+		signal(c)
+	}
 }
 
 func (m *Monitor) ask(index int) {

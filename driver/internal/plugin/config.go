@@ -82,6 +82,10 @@ type Config struct {
 	// LeftoverWait is how long unprepare waits for processes to go and memory
 	// to come back before it reports that they did not; default 1 s.
 	LeftoverWait time.Duration
+	// UsageWait is how long a claim waits for a GPU to say what runs on it;
+	// default 5 s. One that does not answer can be given back, but not
+	// prepared.
+	UsageWait time.Duration
 	// CollectEvery is how often claims of the checkpoint are looked up in the
 	// API; default 30 s. One that is found gone twice is unprepared.
 	CollectEvery time.Duration
@@ -104,6 +108,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.ProbeEvery, 5*time.Second)
 	orDefault(&c.ResendEvery, 10*time.Second)
 	orDefault(&c.LeftoverWait, time.Second)
+	orDefault(&c.UsageWait, 5*time.Second)
 	orDefault(&c.CollectEvery, 30*time.Second)
 	return c, nil
 }

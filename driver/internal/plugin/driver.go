@@ -70,6 +70,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
+	cfg.Hardware = inTime(cfg.Hardware, cfg.UsageWait)
 	if err := os.MkdirAll(filepath.Join(cfg.PluginDir, locksDir), 0o700); err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}

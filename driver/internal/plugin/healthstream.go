@@ -11,9 +11,9 @@ import (
 )
 
 // WatchHealthStatus sends the health of the devices: all of them at first, and
-// when one changes and at intervals those that were verified lately. Devices
-// that nobody verified are not mentioned then, so that the kubelet comes to call
-// them unknown.
+// when one changes and at intervals those that were verified lately, or that are
+// known not to answer. Others that nobody verified are not mentioned then, so
+// that the kubelet comes to call them unknown.
 func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	changed, cancel, err := d.monitor.Subscribe()
 	if err != nil {
@@ -51,14 +51,15 @@ func (d *Driver) healthReport(all bool) kubeletplugin.DeviceHealthReport {
 	var report kubeletplugin.DeviceHealthReport
 	for _, s := range d.monitor.Snapshot() {
 		fresh := d.monitor.Fresh(s, now)
-		if !fresh && !all {
+		silent := s.Health == api.HealthUnknown
+		if !fresh && !all && !silent {
 			continue
 		}
 		h := kubeletplugin.DeviceHealth{
 			PoolName: d.cfg.Node, DeviceName: s.Name,
 			Health: kubeletplugin.HealthStatus(s.Health), LastUpdated: s.Verified, Message: s.Message,
 		}
-		if !fresh {
+		if !fresh && !silent {
 			h.Health, h.Message = kubeletplugin.HealthStatusUnknown, "not verified yet"
 		}
 		report.Devices = append(report.Devices, h)
