@@ -18,6 +18,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
 )
@@ -89,6 +90,9 @@ type Config struct {
 	// CollectEvery is how often claims of the checkpoint are looked up in the
 	// API; default 30 s. One that is found gone twice is unprepared.
 	CollectEvery time.Duration
+	// Faults are those that a lab gives this driver; nil where the hardware is
+	// real.
+	Faults *fault.Faults
 	// At is called at each point of preparing and unpreparing a claim, after
 	// the step of that name is done. It is where tests cut the driver off. Nil
 	// in production.
@@ -123,7 +127,7 @@ func orDefault[T comparable](v *T, standard T) {
 // Point names a place between two steps of preparing or unpreparing a claim.
 type Point string
 
-// The points, in order. After a crash at any of them the next prepare or
+// The points, in order, and with the names of api.KillSteps. After a crash at any of them the next prepare or
 // unprepare of the claim finishes the work.
 const (
 	PrepareResolved  Point = "prepare/resolved"  // devices known and reachable; nothing changed yet

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
 	"github.com/dra-lab/dra-lab/driver/internal/claim"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/metrics"
 )
@@ -52,6 +53,8 @@ type Driver struct {
 	// leaked has a value when a claim has left something behind; retaint when
 	// leakTaints may have changed.
 	leaked, retaint chan struct{}
+	// socketFault takes the service socket away; nil without faults.
+	socketFault *losable
 
 	mu sync.Mutex
 	// leakTaints are by device name.
@@ -83,6 +86,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 			err = errors.Join(err, store.Close())
 		}
 	}()
+	store.Before(func() error { return cfg.Faults.Pass(ctx, fault.Checkpoint) })
 	d := &Driver{
 		cfg: cfg,
 		inventory: claim.Inventory{
@@ -177,6 +181,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	running.Go(func() { d.checkSelf(ctx) })
 	running.Go(func() { d.watchLeaks(ctx) })
 	running.Go(func() { d.collecting(ctx) })
+	running.Go(func() { d.watchSocketFault(ctx) })
 
 	<-ctx.Done()
 	cause := context.Cause(ctx)

@@ -25,9 +25,19 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 
 	resend := time.NewTicker(d.cfg.ResendEvery)
 	defer resend.Stop()
-	all := true
+	faults := newHealthFaults(d.cfg.Faults)
+	defer faults.stop()
+	tell, all := true, true
 	for {
-		if report := d.healthReport(all); len(report.Devices) > 0 {
+		var report kubeletplugin.DeviceHealthReport
+		if tell {
+			report = d.healthReport(all)
+		}
+		due, err := faults.pass(ctx, report)
+		if err != nil {
+			return err
+		}
+		for _, report := range due {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -35,12 +45,15 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 				d.metrics.HealthReports.Inc()
 			}
 		}
-		all = false
+		tell, all = true, false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		case <-resend.C:
+		case <-faults.look:
+			tell = faults.recovered()
+			all = tell
 		}
 	}
 }
