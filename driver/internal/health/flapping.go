@@ -31,6 +31,9 @@ func (d *damper) observe(problems []Problem, now time.Time) (held []Problem) {
 		if !e.there && !e.ended.IsZero() && now.Sub(e.ended) < d.quiet {
 			e.flapping = true
 		}
+		if e.flapping {
+			p = flapping(p, e.problem.Since)
+		}
 		e.problem, e.there = p, true
 		d.seen[p.Condition] = e
 	}
@@ -44,14 +47,29 @@ func (d *damper) observe(problems []Problem, now time.Time) (held []Problem) {
 			delete(d.seen, c)
 			continue
 		case e.flapping:
-			p := e.problem
-			p.Message += " (it comes and goes)"
-			held = append(held, p)
+			held = append(held, flapping(e.problem, e.problem.Since))
 		}
 		d.seen[c] = e
 	}
 	slices.SortFunc(held, func(a, b Problem) int { return strings.Compare(string(a.Condition), string(b.Condition)) })
 	return held
+}
+
+// flapping is a problem as it is told while it comes and goes: the same whether it
+// is there or away, and since when it does.
+func flapping(p Problem, since time.Time) Problem {
+	const words = " (it comes and goes)"
+	p.Since = since
+	p.Message = strings.TrimSuffix(p.Message, words) + words
+	return p
+}
+
+// told is a problem that is there as it is to be told.
+func (d *damper) told(p Problem) Problem {
+	if e := d.seen[p.Condition]; e.there && e.flapping {
+		return e.problem
+	}
+	return p
 }
 
 // settled is when the first of what is held may be over; zero if nothing is.

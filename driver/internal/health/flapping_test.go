@@ -84,10 +84,14 @@ func TestXIDsThatComeAndGoEvictOnce(t *testing.T) {
 		}
 	}
 	// Away after the first time, there from the second on.
+	first := h.machine.Status().Problems[0].Since
+	if h.after(2*time.Second).event(device.EventXID, 79); !h.machine.Status().Problems[0].Since.Equal(first) {
+		t.Error("a taint that stays is another each time")
+	}
 	if last != 1 || changes > 3 {
 		t.Errorf("%d taints in the end, after %d changes", last, changes)
 	}
-	h.after(20*time.Second).reads(good()).is(well, "")
+	h.after(2*time.Second).reads(good()).after(20*time.Second).reads(good()).is(well, "")
 }
 
 func TestGPUThatHangsBecomesUnknownAndTheOthersAreAsked(t *testing.T) {

@@ -75,10 +75,12 @@ type watched struct {
 	machine *Machine
 	status  Status
 	due     time.Time
-	busy    bool      // being asked now
-	since   time.Time // when it was asked, while it is busy
-	again   bool      // asked for while busy
-	asked   bool      // at least once
+	busy    bool // being asked now
+	// since is when it was asked, answered that it has, while it is busy.
+	since    time.Time
+	answered bool
+	again    bool // asked for while busy
+	asked    bool // at least once
 }
 
 // New makes a monitor of the GPUs, all unknown until Run.
@@ -290,7 +292,9 @@ func (m *Monitor) startDue(slots chan struct{}) time.Duration {
 	for i := range m.gpus {
 		g := &m.gpus[i]
 		if g.busy {
-			if silent := m.cfg.Fresh - now.Sub(g.since); silent > 0 {
+			if silent := m.cfg.Fresh - now.Sub(g.since); g.answered {
+				// It only has to say so.
+			} else if silent > 0 {
 				wait = min(wait, silent)
 			} else {
 				m.silence(g)
@@ -306,7 +310,7 @@ func (m *Monitor) startDue(slots chan struct{}) time.Duration {
 		default:
 			return wait // whoever frees a slot wakes the schedule
 		}
-		g.busy, g.since = true, now
+		g.busy, g.answered, g.since = true, false, now
 		go func() {
 			// One that hangs must not keep the others from being asked.
 			free := sync.OnceFunc(func() { <-slots; signal(m.wake) })
@@ -336,7 +340,10 @@ func (m *Monitor) ask(index int) {
 	asked := time.Now()
 	reading := m.cfg.Hardware.Read(index)
 	now := time.Now()
-	m.update(index, func(machine *Machine) { machine.Read(reading, asked, now) })
+	m.update(index, func(machine *Machine) {
+		m.gpus[index].answered = true
+		machine.Read(reading, asked, now)
+	})
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -241,6 +241,11 @@ func (m *Machine) Silent(since time.Time) { m.silent = since }
 // damp finds out what comes and goes.
 func (m *Machine) damp(now time.Time) {
 	m.held = m.damper.observe(slices.Concat(byCondition(m.latched), byCondition(m.level)), now)
+	for _, problems := range []map[Condition]Problem{m.latched, m.level} {
+		for c, p := range problems {
+			problems[c] = m.damper.told(p)
+		}
+	}
 }
 
 // Read takes in a reading. asked is when the question was put, now when it had
