@@ -4,8 +4,8 @@
 // Given a node with GPUs, when prepare fails, is slow or hangs for a while, when
 // there is no space for the checkpoint or for CDI specs, when the API server is
 // out of reach or the driver is killed between two steps, then the Pod waits, its
-// event says why, and it runs once that is over. When unprepare fails or is slow,
-// the claim is held until it is done. Nothing is left of any of them.
+// event says why, and it runs once that is over. When unprepare fails, is slow or
+// hangs, the claim is held until it is done. Nothing is left of any of them.
 
 package scenarios
 
@@ -105,32 +105,30 @@ func (s *driverFaults) prepare(ctx context.Context, t *testing.T, c prepareFault
 }
 
 func (s *driverFaults) unprepare(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	s.start(ctx, t, "held", s.node, 1)
-	grant, claim := s.grant(ctx, t, "held"), stage.Claim("held")
-	s.BreakNode(ctx, t, s.node, api.Fault{Kind: api.FaultUnprepareFails, Times: 1})
-	s.remove(ctx, t, "held")
-	s.Await(ctx, t, soon, "unprepare to fail", stage.Is(timeline.UnprepareFailed, claim, stage.Says("injected fault unprepare-fails")))
-	s.CheckPrepared(ctx, t, grant)
-	s.Mend(ctx, t)
-	s.BreakNode(ctx, t, s.node, api.Fault{Kind: api.FaultUnprepareSlow, Code: 2})
-	s.Remark("the kubelet tries again after some 10 s")
-	slow := s.Await(ctx, t, soon, "unprepare to be slow", acts(s.node, api.FaultUnprepareSlow))
-	s.CheckPrepared(ctx, t, grant)
-	done := s.Await(ctx, t, soon, "unprepare", stage.Is(timeline.Unprepared, claim))
-	s.Measure(t, "slow unprepare", slow, done, 4*time.Second)
-	s.Await(ctx, t, soon, "the end of the Pod", stage.Is(timeline.PodGone, stage.Pod("held")))
-	s.Mend(ctx, t)
-	s.CheckNoTrace(ctx, t, grant)
-
-	s.start(ctx, t, "hung", s.node, 1)
-	grant = s.grant(ctx, t, "hung")
-	s.BreakNode(ctx, t, s.node, api.Fault{Kind: api.FaultUnprepareHangs})
-	s.remove(ctx, t, "hung")
-	s.Await(ctx, t, soon, "unprepare to hang", acts(s.node, api.FaultUnprepareHangs))
-	s.CheckQuiet(ctx, t, time.Second, "it is unprepared", stage.Is(timeline.Unprepared, stage.Claim("hung")))
-	s.Mend(ctx, t)
-	s.Await(ctx, t, soon, "unprepare", stage.Is(timeline.Unprepared, stage.Claim("hung")))
-	s.Await(ctx, t, soon, "the end of the Pod", stage.Is(timeline.PodGone, stage.Pod("hung")))
-	s.CheckNoTrace(ctx, t, grant)
+	fails := func(pod string) stage.Match {
+		return stage.Is(timeline.UnprepareFailed, stage.Claim(pod), stage.Says("injected fault unprepare-fails"))
+	}
+	for _, c := range []struct {
+		fault api.Fault
+		sees  stage.Match
+	}{
+		{api.Fault{Kind: api.FaultUnprepareFails}, fails(api.FaultUnprepareFails)},
+		{api.Fault{Kind: api.FaultUnprepareSlow, Code: 30}, acts(s.node, api.FaultUnprepareSlow)},
+		{api.Fault{Kind: api.FaultUnprepareHangs}, acts(s.node, api.FaultUnprepareHangs)},
+	} {
+		pod := c.fault.Kind
+		s.start(ctx, t, pod, s.node, 1)
+		grant := s.grant(ctx, t, pod)
+		s.BreakNode(ctx, t, s.node, c.fault)
+		s.remove(ctx, t, pod)
+		s.Await(ctx, t, soon, pod+" to show", c.sees)
+		s.CheckQuiet(ctx, t, time.Second, "it is unprepared", stage.Is(timeline.Unprepared, stage.Claim(pod)))
+		s.CheckPrepared(ctx, t, grant)
+		mended := s.Mend(ctx, t)
+		unprepared := s.Await(ctx, t, soon, "unprepare", stage.Is(timeline.Unprepared, stage.Claim(pod)))
+		s.Measure(t, pod+" cleared, to unprepared", mended, unprepared, 15*time.Second)
+		s.Await(ctx, t, soon, "the end of the Pod", stage.Is(timeline.PodGone, stage.Pod(pod)))
+		s.CheckNoTrace(ctx, t, grant)
+	}
 	return ctx
 }
