@@ -31,6 +31,8 @@ const (
 	askedOnce  = 6 * time.Second
 	askedTwice = 11 * time.Second
 	silentFor  = 17 * time.Second
+	// clearTime is what the command that clears faults may take besides.
+	clearTime = 5 * time.Second
 )
 
 // gpuFault is a fault and what becomes of it.
@@ -148,7 +150,7 @@ func (s *gpuFaults) mendAll(ctx context.Context, t *testing.T, _ *envconf.Config
 	for _, c := range s.cases {
 		gpu := stage.Device(c.gpu)
 		well := s.Await(ctx, t, soon, c.fault.Kind+" to be over", stage.Is(timeline.DeviceHealth, gpu, stage.Detail(api.HealthHealthy), stage.After(mended)))
-		s.Measure(t, c.fault.Kind+" cleared, to the driver's verdict", mended, well, askedOnce)
+		s.Measure(t, c.fault.Kind+" cleared, to the driver's verdict", mended, well, askedOnce+clearTime)
 		s.Await(ctx, t, soon, c.fault.Kind+" gone from the Pod's status",
 			stage.Is(timeline.PodHealth, stage.Pod(c.pod), gpu, stage.Detail(api.HealthHealthy), stage.After(mended)))
 		if c.taint != "" {
