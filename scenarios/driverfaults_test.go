@@ -1,11 +1,10 @@
-// Scenario driver-faults: whatever goes wrong in the driver while it prepares or
-// unprepares, the kubelet's next call finds the node whole.
+// Scenario driver-faults: whatever goes wrong in the driver while it prepares, the
+// kubelet's next call finds the node whole.
 //
 // Given a node with GPUs, when prepare fails, is slow or hangs for a while, when
 // there is no space for the checkpoint or for CDI specs, when the API server is
 // out of reach or the driver is killed between two steps, then the Pod waits, its
-// event says why, and it runs once that is over. When unprepare fails, is slow or
-// hangs, the claim is held until it is done. Nothing is left of any of them.
+// event says why, and it runs once that is over. Nothing is left of any of them.
 
 package scenarios
 
@@ -53,7 +52,6 @@ func TestDriverFaults(t *testing.T) {
 		})
 	}
 	s.Play(t, feature.
-		Assess("a claim is held until it is unprepared, however often that fails", s.unprepare).
 		Assess("everything is as it was", s.checkClean))
 }
 
@@ -102,33 +100,4 @@ func (s *driverFaults) prepare(ctx context.Context, t *testing.T, c prepareFault
 	s.Measure(t, c.fault.Kind+" seen, to prepared", seen, prepared, 30*time.Second)
 	s.Mend(ctx, t)
 	s.stop(ctx, t, c.pod)
-}
-
-func (s *driverFaults) unprepare(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	fails := func(pod string) stage.Match {
-		return stage.Is(timeline.UnprepareFailed, stage.Claim(pod), stage.Says("injected fault unprepare-fails"))
-	}
-	for _, c := range []struct {
-		fault api.Fault
-		sees  stage.Match
-	}{
-		{api.Fault{Kind: api.FaultUnprepareFails}, fails(api.FaultUnprepareFails)},
-		{api.Fault{Kind: api.FaultUnprepareSlow, Code: 30}, acts(s.node, api.FaultUnprepareSlow)},
-		{api.Fault{Kind: api.FaultUnprepareHangs}, acts(s.node, api.FaultUnprepareHangs)},
-	} {
-		pod := c.fault.Kind
-		s.start(ctx, t, pod, s.node, 1)
-		grant := s.grant(ctx, t, pod)
-		s.BreakNode(ctx, t, s.node, c.fault)
-		s.remove(ctx, t, pod)
-		s.Await(ctx, t, soon, pod+" to show", c.sees)
-		s.CheckQuiet(ctx, t, time.Second, "it is unprepared", stage.Is(timeline.Unprepared, stage.Claim(pod)))
-		s.CheckPrepared(ctx, t, grant)
-		mended := s.Mend(ctx, t)
-		unprepared := s.Await(ctx, t, soon, "unprepare", stage.Is(timeline.Unprepared, stage.Claim(pod)))
-		s.Measure(t, pod+" cleared, to unprepared", mended, unprepared, 15*time.Second)
-		s.Await(ctx, t, soon, "the end of the Pod", stage.Is(timeline.PodGone, stage.Pod(pod)))
-		s.CheckNoTrace(ctx, t, grant)
-	}
-	return ctx
 }

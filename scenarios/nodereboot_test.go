@@ -56,6 +56,10 @@ func (s *nodeReboot) reboot(ctx context.Context, t *testing.T, _ *envconf.Config
 	if again.Workload.Devices != before.Workload.Devices {
 		t.Errorf("the program found %q, before the reboot %q", again.Workload.Devices, before.Workload.Devices)
 	}
+	// It is ready when it has reached the API server, some time after the kubelet.
+	if err := s.AwaitDriver(ctx, s.node, ""); err != nil {
+		t.Fatal(err)
+	}
 	s.CheckPrepared(ctx, t, s.grant(ctx, t, "steady"))
 	return ctx
 }

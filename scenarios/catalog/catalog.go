@@ -74,7 +74,11 @@ func All() []Scenario {
 		},
 		{
 			Name: "driver-faults", Test: "TestDriverFaults", Nodes: true,
-			Proves: "whatever goes wrong while the driver prepares or unprepares, the kubelet's next call finds the node whole",
+			Proves: "whatever goes wrong while the driver prepares, the kubelet's next call finds the node whole",
+		},
+		{
+			Name: "unprepare-faults", Test: "TestUnprepareFaults", Nodes: true,
+			Proves: "a claim is held until it is unprepared, whatever keeps the driver from it",
 		},
 		{
 			Name: "driver-streams", Test: "TestDriverStreams", Nodes: true,
