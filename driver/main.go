@@ -31,6 +31,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
@@ -168,17 +169,31 @@ func limitMemory() {
 
 // serve runs the driver until ctx ends.
 func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
-	client, err := connect(f.kubeconfig)
-	if err != nil {
-		return err
-	}
 	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return fmt.Errorf("read boot ID: %w", err)
 	}
 	reports := report.New(stdout, f.node)
 	defer reports.Close()
-
+	// For labs: simulated hardware is not all that can be broken there.
+	faults, err := fault.New(fault.Config{
+		Dir: filepath.Join(f.hardwareDir, string(api.TargetDriver)),
+		OnAct: func(f api.Fault, place fault.Place) {
+			klog.FromContext(ctx).V(2).Info("Injected fault acts", "kind", f.Kind, "id", f.ID, "place", place)
+			reports.Report(api.Report{Step: api.StepFault, Detail: f.Kind})
+		},
+		OnError: func(err error) {
+			klog.FromContext(ctx).Error(err, "Injected faults")
+			reports.Report(api.Report{Step: api.StepError, Detail: "faults", Err: err.Error()})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	client, err := connect(f.kubeconfig, faults)
+	if err != nil {
+		return err
+	}
 	lib, err := simulated.New(simulated.Config{
 		Node: f.node, Dir: f.hardwareDir, Default: f.inventory,
 		OnError: func(err error) {
@@ -211,7 +226,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		Partitions: gpus,
 		PodUID:     types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
 		PluginDir: below(f.kubeletDir, api.PluginDir), RegistrarDir: below(f.kubeletDir, api.RegistrarDir), CDIDir: f.cdiDir,
-		Reports: reports, Rules: f.rules,
+		Reports: reports, Faults: faults, Rules: f.rules,
 	})
 	if err != nil {
 		return err
@@ -229,7 +244,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 
 // connect makes a client of the API server. A burst of Pods fetches as many
 // claims at once, so the limits of the client are above client-go's.
-func connect(kubeconfig string) (kubernetes.Interface, error) {
+func connect(kubeconfig string, faults *fault.Faults) (kubernetes.Interface, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig == "" {
@@ -241,6 +256,7 @@ func connect(kubeconfig string) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("configure API client: %w", err)
 	}
 	config.QPS, config.Burst = 100, 200
+	config.Wrap(faults.Transport)
 	config.UserAgent = rest.DefaultKubernetesUserAgent()
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"

@@ -9,14 +9,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/fault"
 )
 
 func newFault(l *lab) *cobra.Command {
 	cmd := noun(&cobra.Command{
 		Use:   "fault",
-		Short: "Break simulated GPUs of a running lab, mend them, list what is broken",
+		Short: "Break GPUs, driver and nodes of a running lab, mend them, list what is broken",
 		Example: `  lab fault inject xid --code 79 --node dra-lab-worker --device gpu-0
+  lab fault inject prepare-fails --times 2 --node dra-lab-worker
+  lab fault inject network-cut --for 20s --node dra-lab-worker
   lab fault list
   lab fault clear --node dra-lab-worker`,
 	})
@@ -30,7 +33,16 @@ func newFaultInject(l *lab) *cobra.Command {
 	var params fault.Params
 	var kinds strings.Builder
 	table := tabwriter.NewWriter(&kinds, 0, 0, 2, ' ', 0)
+	heads := map[api.FaultTarget]string{
+		api.TargetGPU:    "Of a GPU (--device), which breaks as hardware does; the driver is not told:",
+		api.TargetDriver: "\nOf the driver on a node, which looks for them because its GPUs are simulated:",
+		api.TargetNode:   "\nOf a node:",
+	}
 	for _, k := range fault.Kinds() {
+		if head := heads[k.Target]; head != "" {
+			fmt.Fprintln(table, head)
+			delete(heads, k.Target)
+		}
 		code := ""
 		if k.Code != "" {
 			code = "  --code is " + k.Code
@@ -42,11 +54,13 @@ func newFaultInject(l *lab) *cobra.Command {
 	}
 	table.Flush() //nolint:errcheck // a strings.Builder takes everything
 	cmd := &cobra.Command{
-		Use:     "inject KIND",
-		Short:   "Break a GPU",
-		Long:    "Breaks a simulated GPU from outside, as hardware breaks: the driver is not told,\nit finds out. Kinds:\n\n" + kinds.String(),
-		Example: `  lab fault inject xid --code 79 --node dra-lab-worker --device gpu-0`,
-		Args:    oneArgument("KIND"),
+		Use:   "inject KIND",
+		Short: "Break a GPU, the driver or a node",
+		Long:  "Breaks something of a running lab. Nothing is rebuilt, and lab fault clear undoes it.\n\n" + kinds.String(),
+		Example: `  lab fault inject xid --code 79 --node dra-lab-worker --device gpu-0
+  lab fault inject temperature --flap 2s --for 20s --node dra-lab-worker --device gpu-0
+  lab fault inject driver-kill --step prepare/bound --node dra-lab-worker`,
+		Args: oneArgument("KIND"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := fault.New(args[0], params)
 			if err != nil {
@@ -64,11 +78,14 @@ func newFaultInject(l *lab) *cobra.Command {
 		},
 	}
 	nameFlag(cmd, &name)
-	cmd.Flags().StringVar(&target.Node, "node", "", "`node` of the GPU; needed where several nodes have GPUs")
+	cmd.Flags().StringVar(&target.Node, "node", "", "`node` to break, or with the GPU or driver to break; needed where there are several")
 	cmd.Flags().StringVar(&target.Device, "device", "", "`device`, such as gpu-0; needed where the node has several")
 	cmd.Flags().IntVar(&params.Code, "code", 0, "the kind's code, such as an XID")
 	cmd.Flags().StringVar(&params.Message, "message", "", "why, for whoever lists faults")
 	cmd.Flags().DurationVar(&params.For, "for", 0, "mend it after this time; 0: when cleared")
+	cmd.Flags().DurationVar(&params.Flap, "flap", 0, "have it come and go, there for this time and away for this time; 0: there all the time")
+	cmd.Flags().IntVar(&params.Times, "times", 0, "how `often` the driver does it; 0: always")
+	cmd.Flags().StringVar(&params.Step, "step", "", "the `step` after which driver-kill strikes: "+strings.Join(api.KillSteps(), ", "))
 	return cmd
 }
 
@@ -99,7 +116,7 @@ func newFaultClear(l *lab) *cobra.Command {
 	}
 	nameFlag(cmd, &name)
 	cmd.Flags().StringVar(&filter.Node, "node", "", "only on this `node`")
-	cmd.Flags().StringVar(&filter.Device, "device", "", "only on this `device`")
+	cmd.Flags().StringVar(&filter.Device, "device", "", "only on this `device`, such as gpu-0, or driver or node")
 	cmd.Flags().StringVar(&filter.ID, "id", "", "only the fault with this `id`, as list shows it")
 	return cmd
 }

@@ -21,6 +21,15 @@ func Profiles() []string {
 	return []string{"a100", "b200", "h100", "h200", "l4", "t4"}
 }
 
+// HasFabric says whether GPUs of a profile are in an NVLink fabric.
+func HasFabric(profile string) bool {
+	switch profile {
+	case "a100", "b200", "h100", "h200":
+		return true
+	}
+	return false
+}
+
 // GPUs is a number of GPUs of one model.
 type GPUs struct {
 	Profile string `json:"profile"` // one of Profiles

@@ -29,6 +29,7 @@ const (
 	StepLeftover        = "leftover"     // memory or a process is still there after unprepare
 	StepCollected       = "collected"    // a claim that the API server no longer has was unprepared; Detail says why
 	StepSwept           = "swept"        // something that belongs to no claim was removed at start
+	StepFault           = "fault"        // a fault that a lab gave the driver acts; Detail is its kind
 	StepError           = "error"        // a background error; Err has it
 	StepStopped         = "stopped"      // the driver ends; Detail says why
 )

@@ -14,11 +14,11 @@ import (
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
-// Target is one GPU. An empty field means the only node with simulated GPUs,
-// or the node's only GPU.
+// Target is one GPU, driver or node. An empty field means the only node that can
+// have the fault, or the node's only GPU.
 type Target struct {
 	Node   string
-	Device string // "gpu-0"
+	Device string // "gpu-0"; of faults of the driver or the node "", "driver" or "node"
 }
 
 // Filter chooses among active faults. Empty fields choose all.
@@ -26,19 +26,20 @@ type Filter struct {
 	Node, Device, ID string
 }
 
-// Active is a fault that a GPU has now.
+// Active is a fault that is there now.
 type Active struct {
 	Node   string `json:"node"`
-	Device string `json:"device"`
+	Device string `json:"device"` // a GPU, "driver" or "node"
 	api.Fault
 }
 
 // Age is how long the fault has been there.
 func (a Active) Age(now time.Time) time.Duration { return now.Sub(a.Since) }
 
-// Inject gives the target's GPU the fault f. An empty ID and a zero Since are
-// filled in. A node or GPU that is not there is a usage error that names those
-// that are.
+// Inject gives the target the fault f. An empty ID and a zero Since are filled
+// in. A node or GPU that is not there is a usage error that names those that are.
+// A fault that is over as soon as it has happened has happened when Inject
+// returns, and is not listed afterwards.
 func Inject(ctx context.Context, c *cluster.Cluster, target Target, f api.Fault) error {
 	l, err := open(ctx, c)
 	if err != nil {
@@ -92,21 +93,72 @@ func (l lab) inject(ctx context.Context, target Target, f api.Fault) error {
 	if err != nil {
 		return ui.UsageError(fmt.Errorf("inject fault %s: %w", f.Kind, err))
 	}
-	s, hw, err := l.find(ctx, target.Node)
+	kind := api.Target(f.Kind)
+	find := l.find
+	if kind == api.TargetNode {
+		find = l.findNode
+	}
+	s, hw, err := find(ctx, target.Node)
 	if err != nil {
 		return fmt.Errorf("inject fault %s: %w", f.Kind, err)
 	}
-	device, err := choose("device", target.Device, hw.devices)
+	device, err := hw.choose(kind, target.Device)
+	if err == nil && f.Kind == api.FaultFabric {
+		err = hw.checkFabric(device)
+	}
+	switch {
+	case err != nil:
+	case kind == api.TargetNode:
+		err = l.injectNode(ctx, s, hw, f)
+	default:
+		err = s.update(ctx, hw, device, func(faults []api.Fault) ([]api.Fault, bool) {
+			return append(l.alive(faults), f), true
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("inject fault %s on node %q: %w", f.Kind, s.node.Name(), err)
 	}
-	err = s.update(ctx, hw, device, func(faults []api.Fault) ([]api.Fault, bool) {
-		return append(l.alive(faults), f), true
-	})
-	if err != nil {
-		return fmt.Errorf("inject fault %s: %w", f.Kind, err)
-	}
 	return nil
+}
+
+// choose gives the directory of the target among the hardware.
+func (hw hardware) choose(kind api.FaultTarget, device string) (string, error) {
+	if kind == api.TargetGPU {
+		return choose("device", device, hw.devices)
+	}
+	if device == "" {
+		return string(kind), nil
+	}
+	return choose("device", device, []string{string(kind)})
+}
+
+// checkFabric refuses a GPU that has no fabric to be kept out of.
+func (hw hardware) checkFabric(device string) error {
+	with := slices.DeleteFunc(slices.Clone(hw.devices), func(d string) bool {
+		return !api.HasFabric(hw.profiles[slices.Index(hw.devices, d)])
+	})
+	switch {
+	case slices.Contains(with, device):
+		return nil
+	case len(with) == 0:
+		return ui.UsageError(ui.WithHint(fmt.Errorf("%s has no NVLink fabric", device), "no GPU of the node has; lab up --gpus simulated=h100:4 makes such ones"))
+	}
+	return ui.UsageError(ui.WithHint(fmt.Errorf("%s has no NVLink fabric", device), "one of %s", strings.Join(with, ", ")))
+}
+
+// findNode returns the node of this name, or the only one.
+func (l lab) findNode(ctx context.Context, name string) (store, hardware, error) {
+	var names []string
+	for _, s := range l.stores {
+		names = append(names, s.node.Name())
+	}
+	chosen, err := choose("node", name, names)
+	if err != nil {
+		return store{}, hardware{}, err
+	}
+	s := l.stores[slices.Index(names, chosen)]
+	hw, err := s.read(ctx)
+	return s, hw, err
 }
 
 // find returns the node of this name, or the only one with simulated GPUs.
@@ -187,7 +239,7 @@ func (l lab) clear(ctx context.Context, filter Filter) ([]Active, error) {
 // errors: a misspelt one would clear nothing and look well.
 func (l lab) scope(ctx context.Context, filter Filter) (chosen []store, all []hardware, unread, err error) {
 	if filter.Node != "" {
-		s, hw, err := l.find(ctx, filter.Node)
+		s, hw, err := l.findNode(ctx, filter.Node)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -197,7 +249,7 @@ func (l lab) scope(ctx context.Context, filter Filter) (chosen []store, all []ha
 		all, unread = l.readAll(ctx)
 	}
 	if filter.Device != "" {
-		var devices []string
+		devices := []string{string(api.TargetDriver), string(api.TargetNode)}
 		for _, hw := range all {
 			devices = append(devices, hw.devices...)
 		}
@@ -219,12 +271,18 @@ func (l lab) clearNode(ctx context.Context, s store, hw hardware, filter Filter)
 		if filter.Device != "" && device != filter.Device {
 			continue
 		}
+		matches := filter.matches
+		if device == string(api.TargetNode) {
+			undone, err := l.undoNode(ctx, s, hw, filter)
+			errs = append(errs, err)
+			matches = func(f api.Fault) bool { return undone[f.ID] }
+		}
 		var gone []Active
 		errs = append(errs, s.update(ctx, hw, device, func(faults []api.Fault) ([]api.Fault, bool) {
 			gone = gone[:0]
 			var kept []api.Fault
 			for _, f := range faults {
-				if filter.matches(f) {
+				if matches(f) {
 					gone = append(gone, Active{Node: s.node.Name(), Device: device, Fault: f})
 				} else {
 					kept = append(kept, f)

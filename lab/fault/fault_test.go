@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,9 +27,16 @@ import (
 type localNode struct {
 	name string
 	down bool
+	path string // where programs are looked for first
 }
 
-func (n localNode) Name() string { return n.name }
+func (n localNode) Name() string       { return n.name }
+func (n localNode) ControlPlane() bool { return strings.HasSuffix(n.name, "control-plane") }
+
+func (n localNode) Restart(ctx context.Context) error {
+	_, err := n.Exec(ctx, nil, "systemctl", "reboot")
+	return err
+}
 
 func (n localNode) Exec(ctx context.Context, stdin io.Reader, argv ...string) ([]byte, error) {
 	if n.down {
@@ -36,6 +44,12 @@ func (n localNode) Exec(ctx context.Context, stdin io.Reader, argv ...string) ([
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdin = stdin
+	if n.path != "" {
+		cmd.Env = append(os.Environ(), "PATH="+n.path+":"+os.Getenv("PATH"))
+		if found := filepath.Join(n.path, argv[0]); fileExists(found) {
+			cmd.Path = found
+		}
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -43,6 +57,11 @@ func (n localNode) Exec(ctx context.Context, stdin io.Reader, argv ...string) ([
 		return out, fmt.Errorf("run %s: %w: %s", argv[0], err, stderr.String())
 	}
 	return out, nil
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // start is when every test begins.
@@ -272,6 +291,7 @@ func TestWrongTargetsAreNamedWithTheRightOnes(t *testing.T) {
 		{"unknown node", Target{"wroker", "gpu-0"}, `unknown node "wroker"`, "one of worker"},
 		{"unknown device", Target{"worker", "gpu-7"}, `unknown device "gpu-7"`, "one of gpu-0, gpu-1"},
 		{"several devices", Target{"worker", ""}, "several devices to choose from: gpu-0, gpu-1", "add --device gpu-0"},
+		{"device of another kind", Target{"worker", "driver"}, `unknown device "driver"`, "one of gpu-0, gpu-1"},
 		{"node without simulated GPUs", Target{"control-plane", "gpu-0"}, `node "control-plane" has no simulated GPUs`, "only simulated GPUs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -357,7 +377,13 @@ func TestNewChecksKindAndParameters(t *testing.T) {
 		params     Params
 		want, hint string
 	}{
-		{"unknown kind", "xdi", Params{}, `unknown kind of fault "xdi"`, "ecc-double, ecc-single, gpu-lost"},
+		{"unknown kind", "xdi", Params{}, `unknown kind of fault "xdi"`, "ecc-double, ecc-single, fabric, gpu-hang, gpu-lost"},
+		{"no step", api.FaultDriverKill, Params{}, "needs a step", "--step with one of prepare/resolved"},
+		{"unknown step", api.FaultDriverKill, Params{Step: "prepare/none"}, `unknown step "prepare/none", have prepare/resolved`, ""},
+		{"times where none belong", api.FaultXID, Params{Code: 79, Times: 2}, "kind xid takes no number of times", ""},
+		{"flapping kubelet", api.FaultKubeletStop, Params{Flap: time.Second}, "kind kubelet-stop cannot flap", ""},
+		{"flaps too fast", api.FaultPower, Params{Flap: time.Millisecond}, "flaps every 1ms, at least 100ms", ""},
+		{"moment for a time", api.FaultKubeletKill, Params{For: time.Second}, "over as soon as it has happened", "lab fault inject kubelet-kill"},
 		{"code missing", api.FaultXID, Params{}, "needs a code (XID)", "lab fault inject xid --code 79"},
 		{"code out of range", api.FaultXID, Params{Code: 5000}, `fault "xid": code 5000, kind xid takes 1 to 999`, ""},
 		{"code where none belongs", api.FaultLost, Params{Code: 1}, `fault "gpu-lost": kind gpu-lost takes no code`, ""},
@@ -392,25 +418,33 @@ func TestKindsAreThoseOfTheHardware(t *testing.T) {
 	var got []string
 	for _, k := range Kinds() {
 		got = append(got, k.Name)
+		if k.Target != api.Target(k.Name) || (k.Target == api.TargetNode) != hasAction(k.Name) {
+			t.Errorf("kind %s is one of a %s", k.Name, k.Target)
+		}
 	}
+	slices.Sort(got)
 	if diff := cmp.Diff(api.FaultKinds(), got); diff != "" {
 		t.Errorf("kinds (-hardware +here):\n%s", diff)
 	}
 }
 
+func hasAction(kind string) bool { _, ok := nodeActions()[kind]; return ok }
+
 func TestText(t *testing.T) {
 	until := start().Add(time.Hour)
 	list := []Active{
 		{"worker", "gpu-0", xid(79)},
-		{"worker2", "gpu-10", api.Fault{ID: "hot", Kind: api.FaultTemperature, Code: 101, Message: "fan", Since: start(), Until: &until}},
+		{"worker2", "gpu-10", api.Fault{ID: "hot", Kind: api.FaultTemperature, Code: 101, Message: "fan", Since: start(), Until: &until, Flap: 2 * time.Second}},
+		{"worker2", "driver", api.Fault{ID: "kill", Kind: api.FaultDriverKill, Step: "prepare/bound", Times: 1, Since: start()}},
 	}
 	var b strings.Builder
 	if err := WriteText(&b, list, start().Add(90*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	want := `NODE      DEVICE   KIND          CODE   AGE     ENDS           ID       MESSAGE
-worker    gpu-0    xid           79     1m30s   when cleared   xid-79   -
-worker2   gpu-10   temperature   101    1m30s   in 58m30s      hot      "fan"
+	want := `NODE      DEVICE   KIND          CODE   HOW                        AGE     ENDS           ID       MESSAGE
+worker    gpu-0    xid           79     -                          1m30s   when cleared   xid-79   -
+worker2   gpu-10   temperature   101    every other 2s             1m30s   in 58m30s      hot      "fan"
+worker2   driver   driver-kill   -      after prepare/bound, 1 ×   1m30s   when cleared   kill     -
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("text (-want +got):\n%s", diff)

@@ -22,9 +22,12 @@ import (
 // at work on one GPU at once before any gives up.
 const maxAttempts = 50
 
-// node is what this package needs of a node: a way to run commands in it.
+// node is what this package needs of a node: to run commands in it, and to start
+// it anew.
 type node interface {
 	Name() string
+	ControlPlane() bool
+	Restart(ctx context.Context) error
 	Exec(ctx context.Context, stdin io.Reader, argv ...string) ([]byte, error)
 }
 
@@ -39,6 +42,7 @@ type store struct {
 type hardware struct {
 	simulated bool     // false: the node has no simulated GPUs
 	devices   []string // by index
+	profiles  []string // of the devices
 	files     map[string][]byte
 }
 
@@ -74,7 +78,8 @@ func (s store) read(ctx context.Context) (hardware, error) {
 			return hardware{}, fmt.Errorf("read %s on node %q: %w", path.Join(s.directory, name), s.node.Name(), err)
 		}
 		hw.simulated = true
-		for i := range inventory.Profiles() {
+		hw.profiles = inventory.Profiles()
+		for i := range hw.profiles {
 			hw.devices = append(hw.devices, api.DeviceName(i))
 		}
 	}

@@ -77,6 +77,34 @@ func All() []Scenario {
 			Proves: "claims have partitions of one GPU in MIG mode, and a fault of the GPU reaches all of them (needs a GPU in MIG mode)",
 		},
 		{
+			Name: "gpu-faults", Test: "TestGPUFaults", Nodes: true,
+			Proves: "what is wrong with a GPU reaches the Pod's status, keeps new Pods away, and is over when it is over",
+		},
+		{
+			Name: "gpu-evictions", Test: "TestGPUEvictions", Nodes: true,
+			Proves: "fatal faults of a GPU evict, corrected errors do not, leaks keep Pods away, what flaps does so once",
+		},
+		{
+			Name: "driver-faults", Test: "TestDriverFaults", Nodes: true,
+			Proves: "whatever goes wrong while the driver prepares, the kubelet's next call finds the node whole",
+		},
+		{
+			Name: "unprepare-faults", Test: "TestUnprepareFaults", Nodes: true,
+			Proves: "a claim is held until it is unprepared, whatever keeps the driver from it",
+		},
+		{
+			Name: "driver-streams", Test: "TestDriverStreams", Nodes: true,
+			Proves: "a driver whose connections to the kubelet go wrong is found out, and comes back by itself",
+		},
+		{
+			Name: "node-faults", Test: "TestNodeFaults", Nodes: true,
+			Proves: "what happens to a node's kubelet, container runtime and network leaves a running Pod and its GPU alone",
+		},
+		{
+			Name: "node-reboot", Test: "TestNodeReboot", Nodes: true,
+			Proves: "after a reboot of its node a Pod gets the same GPU again, although its CDI spec was lost",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

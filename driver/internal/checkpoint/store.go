@@ -44,7 +44,14 @@ type Store struct {
 	state *State
 	// writes counts the documents written.
 	writes int
+	// before is asked before each, and its error is that of the write. Nil
+	// allows all.
+	before func() error
 }
+
+// Before has each document wait for ask, whose error is then that of the write.
+// It has to be called before anything else is.
+func (s *Store) Before(ask func() error) { s.before = ask }
 
 type change struct {
 	apply   func(State) error
@@ -323,6 +330,11 @@ func (s *Store) reload() error {
 }
 
 func (s *Store) write(next State, promise statefile.Promise) error {
+	if s.before != nil {
+		if err := s.before(); err != nil {
+			return fmt.Errorf("write checkpoint: %w", err)
+		}
+	}
 	// If this goes wrong, what is on the disk is not known: read it next time.
 	s.state = nil
 	if err := s.files.Store(version, document{Claims: sorted(next.Claims), Leaks: sorted(next.Leaks)}, promise); err != nil {

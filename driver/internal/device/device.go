@@ -123,11 +123,17 @@ type Reading struct {
 	TemperatureLimit Value[int] // where the GPU slows itself down
 	PCIeWidth        Value[int] // lanes in use
 	PCIeWidthMax     Value[int] // lanes that GPU and slot have
-	PowerMilliwatts  Value[int]
-	UncorrectedECC   Value[uint64] // errors since the GPU's driver was loaded
-	RemapFailed      Value[bool]   // a bad memory row could not be remapped
-	Recovery         Value[RecoveryAction]
-	UsedBytes        Value[uint64]
+	// PCIeGeneration is that of the link while the GPU works; one that idles
+	// lowers it to save power, and does not tell.
+	PCIeGeneration    Value[int]
+	PCIeGenerationMax Value[int] // that GPU and slot have
+	PowerMilliwatts   Value[int]
+	PowerBraked       Value[bool]   // the power supply has the GPU slow down
+	FabricError       Value[string] // why the GPU is not in the NVLink fabric; "" when it is
+	UncorrectedECC    Value[uint64] // errors since the GPU's driver was loaded
+	RemapFailed       Value[bool]   // a bad memory row could not be remapped
+	Recovery          Value[RecoveryAction]
+	UsedBytes         Value[uint64]
 }
 
 // Answered says whether the GPU answered at least one question.

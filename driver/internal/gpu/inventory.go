@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -58,7 +59,7 @@ func Discover(lib Library, sysfs fs.ReadLinkFS) (*GPUs, error) {
 		g.common.CUDAVersion = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
 	}
 	for i := range count {
-		handle, gpu := g.open(i)
+		handle, gpu := g.open(i, describeInTime)
 		g.handles = append(g.handles, handle)
 		g.gpus = append(g.gpus, gpu)
 	}
@@ -83,7 +84,7 @@ func (g *GPUs) Close() error { return g.events.close() }
 
 // open asks for a GPU and what it is. Without a handle it gives nil, and why in
 // the GPU's Problem.
-func (g *GPUs) open(index int) (nvml.Device, device.GPU) {
+func (g *GPUs) open(index int, describe func(nvml.Device, int, device.GPU) device.GPU) (nvml.Device, device.GPU) {
 	handle, ret := g.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		gpu := g.common
@@ -99,7 +100,8 @@ func (g *GPUs) open(index int) (nvml.Device, device.GPU) {
 // again opens a GPU that had a Problem once more. Once that is gone, its events
 // are listened to, if any GPU's were at the start.
 func (g *GPUs) again(index int) (nvml.Device, device.GPU) {
-	handle, gpu := g.open(index)
+	// Nobody waits for this but whoever reads the GPU, which may hang as well.
+	handle, gpu := g.open(index, describe)
 	if handle != nil {
 		g.events.register(handle, index)
 	}
@@ -129,6 +131,39 @@ func (g *GPUs) place(gpu *device.GPU) {
 	if node, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(gpu.PCIBusID, deviceattribute.ScalarAttribute, sysfs); err == nil {
 		gpu.NUMANode = device.Known(int(*node.Value.IntValue))
 	}
+}
+
+// describeTime bounds how long the driver's start waits for one GPU.
+const describeTime = 2 * time.Second
+
+// describeInTime is describe for a GPU that may hang: the others must not wait
+// for it. It keeps its place, its handle and, if the library knows that much by
+// itself, its UUID.
+func describeInTime(h nvml.Device, index int, common device.GPU) device.GPU {
+	described := make(chan device.GPU, 1)
+	go func() { described <- describe(h, index, common) }()
+	late := time.NewTimer(describeTime)
+	defer late.Stop()
+	select {
+	case gpu := <-described:
+		return gpu
+	case <-late.C:
+	}
+	unknown := common // describe goes on with the other
+	unknown.Index, unknown.Name, unknown.Minor = index, api.DeviceName(index), -1
+	unknown.Problem = fmt.Sprintf("did not answer within %s", describeTime)
+	known := make(chan string, 1)
+	go func() {
+		if uuid, ret := h.GetUUID(); ret == nvml.SUCCESS {
+			known <- uuid
+		}
+	}()
+	late.Reset(describeTime)
+	select {
+	case unknown.UUID = <-known:
+	case <-late.C:
+	}
+	return unknown
 }
 
 // describe asks a GPU what it is. That it declines to say is no problem, except

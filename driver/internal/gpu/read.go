@@ -46,7 +46,7 @@ func (g *GPUs) Read(index int) device.Reading {
 	}
 	r := reader{reading: device.Reading{Problem: gpu.Problem}}
 	for _, ask := range []func(*reader, nvml.Device){
-		readMemory, readRecovery, readTemperature, readPower, readPCIe, readECC, readRemapping,
+		readMemory, readRecovery, readTemperature, readPower, readPCIe, readECC, readRemapping, readFabric,
 	} {
 		if ask(&r, h); r.reading.Lost {
 			return r.reading
@@ -80,16 +80,42 @@ func readPower(r *reader, h nvml.Device) {
 	if mw, ret := h.GetPowerUsage(); r.answered("power", ret) {
 		r.reading.PowerMilliwatts = device.Known(int(mw))
 	}
+	if reasons, ret := h.GetCurrentClocksEventReasons(); r.answered("clocks", ret) {
+		r.reading.PowerBraked = device.Known(reasons&nvml.ClocksThrottleReasonHwPowerBrakeSlowdown != 0)
+	}
 }
 
-// readPCIe looks at the width only: an idle GPU lowers the generation of its
-// link to save power, and that is no fault.
+// readPCIe looks at the generation only while the GPU works: an idle one lowers
+// that of its link to save power, and that is no fault.
 func readPCIe(r *reader, h nvml.Device) {
 	if lanes, ret := h.GetCurrPcieLinkWidth(); r.answered("PCIe width", ret) {
 		r.reading.PCIeWidth = device.Known(lanes)
 	}
 	if lanes, ret := h.GetMaxPcieLinkWidth(); r.answered("PCIe maximum width", ret) {
 		r.reading.PCIeWidthMax = device.Known(lanes)
+	}
+	load, ret := h.GetUtilizationRates()
+	if !r.answered("utilization", ret) || load.Gpu == 0 {
+		return
+	}
+	if generation, ret := h.GetCurrPcieLinkGeneration(); r.answered("PCIe generation", ret) {
+		r.reading.PCIeGeneration = device.Known(generation)
+	}
+	if generation, ret := h.GetMaxPcieLinkGeneration(); r.answered("PCIe maximum generation", ret) {
+		r.reading.PCIeGenerationMax = device.Known(generation)
+	}
+}
+
+// readFabric does not count as a question that was declined: most GPUs are in no
+// fabric.
+func readFabric(r *reader, h nvml.Device) {
+	info, ret := h.GetGpuFabricInfo()
+	if unsupported(ret) || !r.answered("fabric", ret) || info.State != nvml.GPU_FABRIC_STATE_COMPLETED {
+		return
+	}
+	r.reading.FabricError = device.Known("")
+	if status := nvml.Return(info.Status); status != nvml.SUCCESS {
+		r.reading.FabricError = device.Known(status.Error())
 	}
 }
 

@@ -76,8 +76,11 @@ type watched struct {
 	status  Status
 	due     time.Time
 	busy    bool // being asked now
-	again   bool // asked for while busy
-	asked   bool // at least once
+	// since is when it was asked, answered that it has, while it is busy.
+	since    time.Time
+	answered bool
+	again    bool // asked for while busy
+	asked    bool // at least once
 }
 
 // New makes a monitor of the GPUs, all unknown until Run.
@@ -284,6 +287,13 @@ func (m *Monitor) startDue(slots chan struct{}) time.Duration {
 	for i := range m.gpus {
 		g := &m.gpus[i]
 		if g.busy {
+			if silent := m.cfg.Fresh - now.Sub(g.since); g.answered {
+				// It only has to say so.
+			} else if silent > 0 {
+				wait = min(wait, silent)
+			} else {
+				m.silence(g)
+			}
 			continue
 		}
 		if rest := g.due.Sub(now); rest > 0 {
@@ -295,21 +305,40 @@ func (m *Monitor) startDue(slots chan struct{}) time.Duration {
 		default:
 			return wait // whoever frees a slot wakes the schedule
 		}
-		g.busy = true
+		g.busy, g.answered, g.since = true, false, now
 		go func() {
+			// One that hangs must not keep the others from being asked.
+			free := sync.OnceFunc(func() { <-slots; signal(m.wake) })
+			hung := time.AfterFunc(m.cfg.Every, free)
 			m.ask(i)
-			<-slots
+			hung.Stop()
+			free()
 			signal(m.wake)
 		}()
 	}
 	return wait
 }
 
+// silence takes note of a GPU that does not answer. The caller holds mu.
+func (m *Monitor) silence(g *watched) {
+	before := g.status
+	g.machine.Silent(g.since)
+	if g.status = g.machine.Status(); g.status.Same(before) {
+		return
+	}
+	for c := range m.subscribers {
+		signal(c)
+	}
+}
+
 func (m *Monitor) ask(index int) {
 	asked := time.Now()
 	reading := m.cfg.Hardware.Read(index)
 	now := time.Now()
-	m.update(index, func(machine *Machine) { machine.Read(reading, asked, now) })
+	m.update(index, func(machine *Machine) {
+		m.gpus[index].answered = true
+		machine.Read(reading, asked, now)
+	})
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

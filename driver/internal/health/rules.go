@@ -33,6 +33,8 @@ const (
 	Lost        Condition = "gpu-lost"
 	Recovery    Condition = "recovery" // the GPU wants to be recovered, and nothing says what happened
 	Temperature Condition = "temperature"
+	Power       Condition = "power"
+	Fabric      Condition = "fabric"
 	PCIeWidth   Condition = "pcie-width"
 	// Unreadable is a GPU that cannot be given to claims because what it is could
 	// not be read. That says nothing about how it is: it is unknown.
@@ -40,6 +42,9 @@ const (
 	// Leaked is a GPU on which something of a claim stayed behind. It is found at
 	// unprepare, not by a Machine.
 	Leaked Condition = "leaked"
+	// PCIeGeneration is known only while the GPU works, and no longer held
+	// against it when it does not.
+	PCIeGeneration Condition = "pcie-generation"
 )
 
 // Effect is what a taint does to Pods.
@@ -76,14 +81,18 @@ type Rules struct {
 	// TemperatureHysteresis is how far below its limit, in degrees Celsius, a
 	// hot GPU has to cool.
 	TemperatureHysteresis int
-	// Confirm is how many readings in a row have to find a narrow PCIe link.
+	// Confirm is how many readings in a row have to find a narrow or slow PCIe
+	// link, or the GPU slowed down by its power supply.
 	Confirm int
+	// Quiet is how soon after its end a problem has to come back to count as
+	// flapping, and how long it has to stay away then to be over.
+	Quiet time.Duration
 	// Effects are those of the taints by condition.
 	Effects map[Condition]Effect
 }
 
 // DefaultRules are: the vendor's list of ignored XIDs, 2 s, 5 degrees, 2
-// readings; conditions that end a running program evict, the others only keep
+// readings, 15 s; conditions that end a running program evict, the others only keep
 // new Pods away.
 func DefaultRules() Rules {
 	return Rules{
@@ -91,9 +100,11 @@ func DefaultRules() Rules {
 		Settle:                2 * time.Second,
 		TemperatureHysteresis: 5,
 		Confirm:               2,
+		Quiet:                 15 * time.Second,
 		Effects: map[Condition]Effect{
 			XID: NoExecute, ECC: NoExecute, Lost: NoExecute, Recovery: NoExecute,
-			Temperature: NoSchedule, PCIeWidth: NoSchedule, Unreadable: NoSchedule, Leaked: NoSchedule,
+			Temperature: NoSchedule, PCIeWidth: NoSchedule, PCIeGeneration: NoSchedule,
+			Power: NoSchedule, Fabric: NoSchedule, Unreadable: NoSchedule, Leaked: NoSchedule,
 		},
 	}
 }
@@ -111,6 +122,9 @@ func (r Rules) withDefaults() Rules {
 	}
 	if r.Confirm == 0 {
 		r.Confirm = d.Confirm
+	}
+	if r.Quiet == 0 {
+		r.Quiet = d.Quiet
 	}
 	maps.Copy(d.Effects, r.Effects)
 	r.Effects = d.Effects
@@ -156,9 +170,15 @@ type Machine struct {
 	// level are problems that the last reading showed.
 	level map[Condition]Problem
 
+	// held are problems that are over and come back too often; see damper.
+	held   []Problem
+	damper damper
+	// silent is since when the GPU owes an answer; zero when it does not.
+	silent time.Time
+
 	reading  device.Reading
 	verified time.Time
-	narrow   int                  // readings in a row with a narrow link
+	streaks  map[Condition]int    // bad readings in a row
 	ecc      device.Value[uint64] // errors when they were last told
 	// recovery and remapFailed are what the GPU said when it last told.
 	recovery    device.RecoveryAction
@@ -167,11 +187,14 @@ type Machine struct {
 
 // NewMachine begins with nothing known.
 func NewMachine(rules Rules, gpu device.GPU) *Machine {
+	rules = rules.withDefaults()
 	return &Machine{
-		rules:   rules.withDefaults(),
+		rules:   rules,
 		gpu:     gpu,
 		latched: map[Condition]Problem{},
 		level:   map[Condition]Problem{},
+		streaks: map[Condition]int{},
+		damper:  damper{quiet: rules.Quiet, seen: map[Condition]episode{}},
 	}
 }
 
@@ -207,6 +230,7 @@ func (m *Machine) Event(e device.Event, now time.Time) (fatal bool) {
 	}
 	m.lastFatal = now
 	m.verified = now
+	m.damp(now)
 	return true
 }
 
@@ -214,9 +238,23 @@ func (m *Machine) Event(e device.Event, now time.Time) (fatal bool) {
 // waits for it.
 func (m *Machine) Settled() time.Time {
 	if len(m.latched) == 0 {
-		return time.Time{}
+		return m.damper.settled()
 	}
 	return m.lastFatal.Add(m.rules.Settle)
+}
+
+// Silent says that the GPU owes an answer to a question of that time: nobody
+// knows how it is until it answers.
+func (m *Machine) Silent(since time.Time) { m.silent = since }
+
+// damp finds out what comes and goes.
+func (m *Machine) damp(now time.Time) {
+	m.held = m.damper.observe(slices.Concat(byCondition(m.latched), byCondition(m.level)), now)
+	for _, problems := range []map[Condition]Problem{m.latched, m.level} {
+		for c, p := range problems {
+			problems[c] = m.damper.told(p)
+		}
+	}
 }
 
 // Read takes in a reading. asked is when the question was put, now when it had
@@ -224,12 +262,16 @@ func (m *Machine) Settled() time.Time {
 func (m *Machine) Read(r device.Reading, asked, now time.Time) {
 	m.reading = r
 	m.verified = now
+	m.silent = time.Time{}
 	m.readLost(r, now)
 	m.readECC(r, now)
 	m.readRecovery(r, asked, now)
 	m.readTemperature(r, now)
 	m.readPCIe(r, now)
 	m.set(Unreadable, r.Problem != "", now, api.UnreadableInventory, "the GPU could not be read: "+r.Problem)
+	m.confirm(Power, r.PowerBraked.V, now, "brake", "the power supply slows the GPU down")
+	m.set(Fabric, r.FabricError.V != "", now, "fabric", "not in the NVLink fabric: "+r.FabricError.V)
+	m.damp(now)
 }
 
 func (m *Machine) readLost(r device.Reading, now time.Time) {
@@ -281,14 +323,20 @@ func (m *Machine) readTemperature(r device.Reading, now time.Time) {
 }
 
 func (m *Machine) readPCIe(r device.Reading, now time.Time) {
-	if !r.PCIeWidth.Known || !r.PCIeWidthMax.Known || r.PCIeWidth.V >= r.PCIeWidthMax.V {
-		m.narrow = 0
-		delete(m.level, PCIeWidth)
-		return
+	m.confirm(PCIeWidth, r.PCIeWidth.Known && r.PCIeWidthMax.Known && r.PCIeWidth.V < r.PCIeWidthMax.V, now,
+		fmt.Sprintf("x%d", r.PCIeWidth.V), fmt.Sprintf("PCIe link has %d of %d lanes", r.PCIeWidth.V, r.PCIeWidthMax.V))
+	m.confirm(PCIeGeneration, r.PCIeGeneration.Known && r.PCIeGenerationMax.Known && r.PCIeGeneration.V < r.PCIeGenerationMax.V, now,
+		fmt.Sprintf("gen%d", r.PCIeGeneration.V), fmt.Sprintf("PCIe link has generation %d of %d under load", r.PCIeGeneration.V, r.PCIeGenerationMax.V))
+}
+
+// confirm is set for what several readings in a row have to say.
+func (m *Machine) confirm(c Condition, bad bool, now time.Time, value, message string) {
+	if !bad {
+		m.streaks[c] = 0
+	} else {
+		m.streaks[c] = min(m.streaks[c]+1, m.rules.Confirm)
 	}
-	m.narrow = min(m.narrow+1, m.rules.Confirm)
-	m.set(PCIeWidth, m.narrow >= m.rules.Confirm, now, fmt.Sprintf("x%d", r.PCIeWidth.V),
-		fmt.Sprintf("PCIe link has %d of %d lanes", r.PCIeWidth.V, r.PCIeWidthMax.V))
+	m.set(c, m.streaks[c] >= m.rules.Confirm, now, value, message)
 }
 
 // set makes a level problem true or false, and keeps the time of one that
@@ -310,7 +358,7 @@ func (m *Machine) Status() Status {
 	s := Status{
 		Index: m.gpu.Index, Name: m.gpu.Name,
 		Verified: m.verified, Reading: m.reading,
-		Problems: append(byCondition(m.latched), byCondition(m.level)...),
+		Problems: slices.Concat(byCondition(m.latched), byCondition(m.level), m.held),
 	}
 	unreadable := slices.ContainsFunc(s.Problems, func(p Problem) bool { return p.Condition == Unreadable })
 	switch {
@@ -324,6 +372,8 @@ func (m *Machine) Status() Status {
 			messages = append(messages, p.Message)
 		}
 		s.Message = strings.Join(messages, "; ")
+	case !m.silent.IsZero():
+		s.Health, s.Message = api.HealthUnknown, "the GPU has not answered since "+m.silent.UTC().Format(time.TimeOnly)
 	case m.verified.IsZero():
 		s.Health, s.Message = api.HealthUnknown, "not asked yet"
 	case !m.reading.Answered():

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
 )
@@ -101,9 +102,16 @@ type Config struct {
 	// LeftoverWait is how long unprepare waits for processes to go and memory
 	// to come back before it reports that they did not; default 1 s.
 	LeftoverWait time.Duration
+	// UsageWait is how long a claim waits for a GPU to say what runs on it;
+	// default 5 s. One that does not answer can be given back, but not
+	// prepared.
+	UsageWait time.Duration
 	// CollectEvery is how often claims of the checkpoint are looked up in the
 	// API; default 30 s. One that is found gone twice is unprepared.
 	CollectEvery time.Duration
+	// Faults are those that a lab gives this driver; nil where the hardware is
+	// real.
+	Faults *fault.Faults
 	// At is called at each point of preparing and unpreparing a claim, after
 	// the step of that name is done. It is where tests cut the driver off. Nil
 	// in production.
@@ -123,6 +131,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.ProbeEvery, 5*time.Second)
 	orDefault(&c.ResendEvery, 10*time.Second)
 	orDefault(&c.LeftoverWait, time.Second)
+	orDefault(&c.UsageWait, 5*time.Second)
 	orDefault(&c.CollectEvery, 30*time.Second)
 	return c, nil
 }
@@ -137,7 +146,7 @@ func orDefault[T comparable](v *T, standard T) {
 // Point names a place between two steps of preparing or unpreparing a claim.
 type Point string
 
-// The points, in order. After a crash at any of them the next prepare or
+// The points, in order, and with the names of api.KillSteps. After a crash at any of them the next prepare or
 // unprepare of the claim finishes the work.
 const (
 	PrepareResolved  Point = "prepare/resolved"  // devices known and reachable; nothing changed yet

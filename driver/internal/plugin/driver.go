@@ -19,6 +19,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/draconn"
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/metrics"
 )
@@ -51,6 +52,8 @@ type Driver struct {
 	// leaked has a value when a claim has left something behind; retaint when
 	// leakTaints may have changed.
 	leaked, retaint chan struct{}
+	// socketFault takes the service socket away; nil without faults.
+	socketFault *losable
 
 	mu sync.Mutex
 	// leakTaints are by device name.
@@ -69,6 +72,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
+	cfg.Hardware = inTime(cfg.Hardware, cfg.UsageWait)
 	if err := os.MkdirAll(filepath.Join(cfg.PluginDir, locksDir), 0o700); err != nil {
 		return nil, fmt.Errorf("open driver: %w", err)
 	}
@@ -81,6 +85,7 @@ func Open(ctx context.Context, cfg Config) (_ *Driver, err error) {
 			err = errors.Join(err, store.Close())
 		}
 	}()
+	store.Before(func() error { return cfg.Faults.Pass(ctx, fault.Checkpoint) })
 	d := &Driver{
 		cfg:       cfg,
 		store:     store,
@@ -171,6 +176,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	running.Go(func() { d.checkSelf(ctx) })
 	running.Go(func() { d.watchLeaks(ctx) })
 	running.Go(func() { d.collecting(ctx) })
+	running.Go(func() { d.watchSocketFault(ctx) })
 
 	<-ctx.Done()
 	cause := context.Cause(ctx)

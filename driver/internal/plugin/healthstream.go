@@ -11,9 +11,9 @@ import (
 )
 
 // WatchHealthStatus sends the health of the devices: all of them at first, and
-// when one changes and at intervals those that were verified lately. Devices
-// that nobody verified are not mentioned then, so that the kubelet comes to call
-// them unknown.
+// when one changes and at intervals those that were verified lately, or that are
+// known not to answer. Others that nobody verified are not mentioned then, so
+// that the kubelet comes to call them unknown.
 func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	changed, cancel, err := d.monitor.Subscribe()
 	if err != nil {
@@ -27,9 +27,19 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 
 	resend := time.NewTicker(d.cfg.ResendEvery)
 	defer resend.Stop()
-	all := true
+	faults := newHealthFaults(d.cfg.Faults)
+	defer faults.stop()
+	tell, all := true, true
 	for {
-		if report := d.healthReport(all); len(report.Devices) > 0 {
+		var report kubeletplugin.DeviceHealthReport
+		if tell {
+			report = d.healthReport(all)
+		}
+		due, err := faults.pass(ctx, report)
+		if err != nil {
+			return err
+		}
+		for _, report := range due {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -37,12 +47,15 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 				d.metrics.HealthReports.Inc()
 			}
 		}
-		all = false
+		tell, all = true, false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		case <-resend.C:
+		case <-faults.look:
+			tell = faults.recovered()
+			all = tell
 		}
 	}
 }
@@ -53,14 +66,15 @@ func (d *Driver) healthReport(all bool) kubeletplugin.DeviceHealthReport {
 	var report kubeletplugin.DeviceHealthReport
 	for _, s := range d.monitor.Snapshot() {
 		fresh := d.monitor.Fresh(s, now)
-		if !fresh && !all {
+		silent := s.Health == api.HealthUnknown
+		if !fresh && !all && !silent {
 			continue
 		}
 		h := kubeletplugin.DeviceHealth{
 			PoolName: d.cfg.Node, DeviceName: s.Name,
 			Health: kubeletplugin.HealthStatus(s.Health), LastUpdated: s.Verified, Message: s.Message,
 		}
-		if !fresh {
+		if !fresh && !silent {
 			h.Health, h.Message = kubeletplugin.HealthStatusUnknown, "not verified yet"
 		}
 		report.Devices = append(report.Devices, h)

@@ -15,6 +15,10 @@ func (d *Driver) listenPlugin(_ context.Context, path string) (net.Listener, err
 	if err != nil {
 		return nil, err
 	}
+	if d.cfg.Faults != nil {
+		d.socketFault = &losable{Listener: l, path: path, conns: map[net.Conn]struct{}{}}
+		l = d.socketFault
+	}
 	return &countingListener{Listener: l, accepted: d.metrics.Accepted.Inc}, nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/cdi"
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
 	"github.com/dra-lab/dra-lab/driver/internal/claim"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/statefile"
 )
 
@@ -67,6 +68,8 @@ func (w *work) done(p Point, words string) {
 	if w.d.cfg.At != nil {
 		w.d.cfg.At(p, w.claim.ClaimUID)
 	}
+	// Here a fault kills, or does nothing.
+	_ = w.d.cfg.Faults.Pass(context.Background(), fault.Place(p))
 }
 
 func (w *work) report(step, detail string, took time.Duration, err error) {
@@ -132,6 +135,9 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 }
 
 func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *work) (_ []kubeletplugin.Device, err error) {
+	if err := d.cfg.Faults.Pass(ctx, fault.Prepare); err != nil {
+		return nil, err
+	}
 	assigned, err := claim.Resolve(c, d.inventory())
 	if err != nil {
 		return nil, err
@@ -241,6 +247,9 @@ func (d *Driver) describe(uid string, assigned []claim.Assignment) error {
 	spec, err := cdi.Spec(uid, devices)
 	if err != nil {
 		return err
+	}
+	if err := d.cfg.Faults.Pass(context.Background(), fault.CDI); err != nil {
+		return fmt.Errorf("write CDI spec: %w", err)
 	}
 	return d.cdi.Write(uid, spec)
 }

@@ -171,6 +171,7 @@ func (d *Driver) sweepSockets(ctx context.Context, own string) error {
 	for _, pattern := range []string{
 		filepath.Join(d.cfg.RegistrarDir, api.DriverName+"-*reg.sock"),
 		filepath.Join(d.cfg.PluginDir, "dra*.sock"),
+		filepath.Join(d.cfg.PluginDir, "dra*.sock"+lostSuffix),
 	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/draconn"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 )
 
 // selfTimeout bounds one look at itself. Nothing leaves the machine.
@@ -110,6 +111,11 @@ func (d *Driver) Ready(ctx context.Context) error {
 
 // observe watches for the kubelet's word on the registration.
 func (d *Driver) observe(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if _, ok := req.(*registerapi.InfoRequest); ok {
+		if err := d.cfg.Faults.Pass(ctx, fault.Registration); err != nil {
+			return nil, err
+		}
+	}
 	resp, err := handler(ctx, req)
 	status, ok := req.(*registerapi.RegistrationStatus)
 	if !ok {

@@ -19,6 +19,7 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/checkpoint"
 	"github.com/dra-lab/dra-lab/driver/internal/claim"
 	"github.com/dra-lab/dra-lab/driver/internal/device"
+	"github.com/dra-lab/dra-lab/driver/internal/fault"
 )
 
 // Bounds of the look for leftovers.
@@ -69,6 +70,9 @@ func (d *Driver) unprepareClaim(ctx context.Context, c kubeletplugin.NamespacedO
 
 func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err error) {
 	if err := claim.ValidateUID(string(uid)); err != nil {
+		return err
+	}
+	if err := d.cfg.Faults.Pass(ctx, fault.Unprepare); err != nil {
 		return err
 	}
 	lock, err := d.lock(ctx, uid)

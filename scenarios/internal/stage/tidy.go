@@ -53,8 +53,8 @@ const faultPrefix = "scenario-"
 
 func (s *Stage) faultID() string { return faultPrefix + s.scenario.Name }
 
-// mendAll clears the faults of scenarios and returns the GPUs that have none
-// left, those apart that a user has broken as well. A node that does not answer
+// mendAll clears the faults of scenarios, of drivers and nodes too, and returns
+// the GPUs that have none left, those apart that a user has broken as well. A node that does not answer
 // does not keep the others from being mended.
 func (s *Stage) mendAll(ctx context.Context) (mended map[GPU]bool, err error) {
 	if s.lab == nil {
@@ -65,12 +65,12 @@ func (s *Stage) mendAll(ctx context.Context) (mended map[GPU]bool, err error) {
 	mended = map[GPU]bool{}
 	for _, f := range faults {
 		g := GPU{Node: f.Node, Name: f.Device}
-		if !strings.HasPrefix(f.ID, faultPrefix) {
-			mended[g] = false
-			continue
+		ours := strings.HasPrefix(f.ID, faultPrefix)
+		if _, known := mended[g]; api.Target(f.Kind) == api.TargetGPU && (!known || !ours) {
+			mended[g] = ours
 		}
-		if _, known := mended[g]; !known {
-			mended[g] = true
+		if !ours {
+			continue
 		}
 		_, err := fault.Clear(ctx, s.lab, fault.Filter{Node: f.Node, Device: f.Device, ID: f.ID})
 		errs = append(errs, err)

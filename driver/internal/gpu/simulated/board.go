@@ -36,6 +36,8 @@ type board struct {
 
 	mu     sync.Mutex
 	faults []api.Fault                  // as in the file, expired ones included
+	on     []api.Fault                  // those that acted when they were last looked at
+	calm   chan struct{}                // closed when no call hangs; nil when none may
 	action nvml.DeviceGpuRecoveryAction // as last announced
 	double uint64                       // uncorrectable memory errors so far
 	single uint64
@@ -91,19 +93,24 @@ func (g *board) sites() map[site]uint32 {
 	return all
 }
 
-// fault gives the first active fault of a kind. The caller holds mu.
+// fault gives the first fault of a kind that acts now. The caller holds mu.
 func (g *board) fault(kind string) (api.Fault, bool) {
 	now := time.Now()
-	i := slices.IndexFunc(g.faults, func(f api.Fault) bool { return f.Kind == kind && f.Active(now) })
+	i := slices.IndexFunc(g.faults, func(f api.Fault) bool { return f.Kind == kind && f.On(now) })
 	if i < 0 {
 		return api.Fault{}, false
 	}
 	return g.faults[i], true
 }
 
-// reach says how every call that touches the GPU ends.
+// reach says how every call that touches the GPU ends, once it does.
 func (g *board) reach() nvml.Return {
 	g.mu.Lock()
+	for calm := g.calm; calm != nil; calm = g.calm {
+		g.mu.Unlock()
+		<-calm
+		g.mu.Lock()
+	}
 	defer g.mu.Unlock()
 	if _, lost := g.fault(api.FaultLost); lost {
 		return nvml.ERROR_GPU_IS_LOST
@@ -175,6 +182,11 @@ func (g *board) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	for s := range g.sites() {
 		used += s.usedBytes()
 	}
+	g.mu.Lock()
+	if f, leaks := g.fault(api.FaultMemoryLeak); leaks {
+		used += uint64(f.Code) * mib
+	}
+	g.mu.Unlock()
 	used = min(used, total)
 	return nvml.Memory{Total: total, Used: used, Free: total - used}, nvml.SUCCESS
 }
@@ -291,7 +303,46 @@ func (g *board) GetCurrPcieLinkGeneration() (int, nvml.Return) {
 	if ret == nvml.SUCCESS && !g.busy() {
 		return 1, ret
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if f, slow := g.fault(api.FaultPCIeGeneration); slow {
+		return min(f.Code, g.profile.generation), ret
+	}
 	return g.profile.generation, ret
+}
+
+// GetCurrentClocksEventReasons says what keeps the clocks down: that nothing
+// runs, or the power supply.
+func (g *board) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
+	ret := g.telemetry()
+	reasons := uint64(nvml.ClocksEventReasonGpuIdle)
+	if ret == nvml.SUCCESS && g.busy() {
+		reasons = 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, braked := g.fault(api.FaultPower); braked {
+		reasons |= nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwPowerBrakeSlowdown
+	}
+	return reasons, ret
+}
+
+// GetGpuFabricInfo says whether the GPU is in the NVLink fabric, for models that
+// have one.
+func (g *board) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
+	if ret := g.telemetry(); ret != nvml.SUCCESS {
+		return nvml.GpuFabricInfo{}, ret
+	}
+	if !api.HasFabric(g.profile.name) {
+		return nvml.GpuFabricInfo{}, nvml.ERROR_NOT_SUPPORTED
+	}
+	info := nvml.GpuFabricInfo{State: nvml.GPU_FABRIC_STATE_COMPLETED}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, out := g.fault(api.FaultFabric); out {
+		info.Status = uint32(nvml.ERROR_UNKNOWN)
+	}
+	return info, nvml.SUCCESS
 }
 
 // GetMaxPcieLinkGeneration is that of the model.
@@ -360,7 +411,7 @@ func (g *board) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 func (g *board) recovery(now time.Time) nvml.DeviceGpuRecoveryAction {
 	action := nvml.GPU_RECOVERY_ACTION_NONE
 	for _, f := range g.faults {
-		if !f.Active(now) {
+		if !f.On(now) {
 			continue
 		}
 		switch f.Kind {

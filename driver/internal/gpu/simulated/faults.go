@@ -28,7 +28,7 @@ func (g *board) load() ([]api.Fault, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", path, err)
 	}
-	f, err := api.ParseFaults(data)
+	f, err := api.ParseFaultsOf(api.TargetGPU, data)
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", path, err)
 	}
@@ -49,23 +49,27 @@ func readFile(path string) ([]byte, error) {
 func (g *board) begin(faults []api.Fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.faults = faults
+	now := time.Now()
+	g.faults, g.on = faults, acting(faults, now)
 	for _, f := range faults {
 		g.count(f)
 	}
-	g.action = g.recovery(time.Now())
+	g.hang()
+	g.action = g.recovery(now)
 }
 
 // become takes over the faults as they are now and raises the events of those
-// that are new. With the same faults it announces what has expired.
+// that are new, or come again. With the same faults it announces what the time
+// has changed.
 func (g *board) become(faults []api.Fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	before := g.faults
-	g.faults = faults
-	for _, f := range faults {
-		if !f.Active(now) || slices.ContainsFunc(before, func(old api.Fault) bool { return sameFault(old, f) }) {
+	before := g.on
+	g.faults, g.on = faults, acting(faults, now)
+	g.hang()
+	for _, f := range g.on {
+		if slices.ContainsFunc(before, func(old api.Fault) bool { return sameFault(old, f) }) {
 			continue
 		}
 		g.count(f)
@@ -74,6 +78,31 @@ func (g *board) become(faults []api.Fault) {
 	if action := g.recovery(now); action != g.action {
 		g.action = action
 		g.send(nvml.EventTypeGpuRecoveryAction, 0)
+	}
+}
+
+// acting are those of faults that act now.
+func acting(faults []api.Fault, now time.Time) []api.Fault {
+	return slices.DeleteFunc(slices.Clone(faults), func(f api.Fault) bool { return !f.On(now) })
+}
+
+// hang has calls wait from now on, or lets those go that do. The caller holds
+// mu.
+func (g *board) hang() {
+	_, hung := g.fault(api.FaultHang)
+	switch {
+	case hung && g.calm == nil:
+		g.calm = make(chan struct{})
+	case !hung:
+		g.release()
+	}
+}
+
+// release lets those go that wait for the GPU. The caller holds mu.
+func (g *board) release() {
+	if g.calm != nil {
+		close(g.calm)
+		g.calm = nil
 	}
 }
 
@@ -118,14 +147,14 @@ func (g *board) send(eventType, data uint64) {
 	}
 }
 
-// expiry is when the next fault goes by itself; zero if none does.
+// expiry is when the next fault comes or goes by itself; zero if none does.
 func (g *board) expiry(now time.Time) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var next time.Time
 	for _, f := range g.faults {
-		if f.Until != nil && f.Until.After(now) && (next.IsZero() || f.Until.Before(next)) {
-			next = *f.Until
+		if at := f.Next(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
 		}
 	}
 	return next

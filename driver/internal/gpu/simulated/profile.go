@@ -11,6 +11,7 @@ const mib = 1 << 20
 
 // profile is a model of GPU.
 type profile struct {
+	name string // as in api.Profiles
 	// config has the name, the architecture and the table of partitions. Those
 	// of go-nvml are used where it has the model.
 	config      gpus.Config
@@ -25,6 +26,12 @@ type profile struct {
 
 // profileOf knows the models of api.Profiles.
 func profileOf(name string) (profile, error) {
+	p, err := modelOf(name)
+	p.name = name
+	return p, err
+}
+
+func modelOf(name string) (profile, error) {
 	switch name {
 	case "t4":
 		return profile{

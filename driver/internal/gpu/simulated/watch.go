@@ -175,6 +175,13 @@ func (w *watch) reload(g *board) {
 func (w *watch) stop() {
 	close(w.stopped)
 	<-w.done
+	// Whoever waits for a GPU that hangs would do so for ever: nobody looks at
+	// its faults any more.
+	for _, g := range w.gpus {
+		g.mu.Lock()
+		g.release()
+		g.mu.Unlock()
+	}
 	if w.notify != nil {
 		if err := w.notify.Close(); err != nil {
 			w.fail(fmt.Errorf("watch faults: %w", err))
