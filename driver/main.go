@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"syscall"
@@ -31,8 +32,10 @@ import (
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
+	"github.com/dra-lab/dra-lab/driver/internal/operation"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
+	"github.com/dra-lab/dra-lab/driver/internal/slots"
 )
 
 // Exit statuses.
@@ -133,7 +136,7 @@ func limitMemory() {
 
 // serve runs the driver until ctx ends.
 func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
-	client, err := connect(f.kubeconfig)
+	client, operations, err := connect(f.kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -168,12 +171,17 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return fmt.Errorf("record events: %w", err)
 	}
+	attached, err := slots.Open(filepath.Join(f.hardwareDir, api.FabricHardwareName), api.CDIDir)
+	if err != nil {
+		return err
+	}
 	driver, err := plugin.Open(ctx, plugin.Config{
 		Events: broadcaster.NewRecorder(scheme.Scheme, api.DriverName),
 		Node:   f.node, Client: client,
 		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
 		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
-		Reports: reports,
+		Reports:    reports,
+		Operations: operations, Reset: lib.Reset, Slots: attached,
 	})
 	if err != nil {
 		return err
@@ -189,9 +197,9 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	return driver.Run(ctx)
 }
 
-// connect makes a client of the API server. A burst of Pods fetches as many
+// connect makes clients of the API server. A burst of Pods fetches as many
 // claims at once, so the limits of the client are above client-go's.
-func connect(kubeconfig string) (kubernetes.Interface, error) {
+func connect(kubeconfig string) (kubernetes.Interface, operation.Client, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig == "" {
@@ -200,17 +208,21 @@ func connect(kubeconfig string) (kubernetes.Interface, error) {
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("configure API client: %w", err)
+		return nil, nil, fmt.Errorf("configure API client: %w", err)
 	}
 	config.QPS, config.Burst = 100, 200
 	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	operations, err := operation.NewClient(config)
+	if err != nil {
+		return nil, nil, err
+	}
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("configure API client: %w", err)
+		return nil, nil, fmt.Errorf("configure API client: %w", err)
 	}
-	return client, nil
+	return client, operations, nil
 }
 
 // listenHTTP serves in the background. An error after the start ends up in the
