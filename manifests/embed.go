@@ -1,5 +1,5 @@
 // Package manifests has the Kubernetes objects that make up the lab on a
-// cluster: namespace, the driver's rights, device class, the driver itself.
+// cluster: namespace, rights, device classes, driver and controller.
 // They are plain YAML in which a few ${VARIABLES} stand for what is only known
 // when they are applied; `envsubst < manifests/40-driver.yaml | kubectl apply
 // -f -` works as well as the lab does.
@@ -29,9 +29,10 @@ var files embed.FS
 
 // Values is what the manifests leave open. All fields are required.
 type Values struct {
-	DriverImage  string // reference of the driver's image on the nodes
-	TrainerImage string // reference of the training workload's image on the nodes
-	GPUs         string // what the nodes have, such as "simulated=h100:4"
+	DriverImage     string // reference of the driver's image on the nodes
+	ControllerImage string // reference of the controller's image on the nodes
+	TrainerImage    string // reference of the training workload's image on the nodes
+	GPUs            string // what the nodes have, such as "simulated=h100:4"
 }
 
 // Objects returns all objects with values filled in, in the order in which
@@ -82,9 +83,10 @@ func decode(data []byte, values Values) ([]*unstructured.Unstructured, error) {
 func (v Values) expand(text string) (string, error) {
 	var errs []error
 	known := map[string]string{
-		"DRIVER_IMAGE":  v.DriverImage,
-		"TRAINER_IMAGE": v.TrainerImage,
-		"GPUS":          v.GPUs,
+		"DRIVER_IMAGE":     v.DriverImage,
+		"CONTROLLER_IMAGE": v.ControllerImage,
+		"TRAINER_IMAGE":    v.TrainerImage,
+		"GPUS":             v.GPUs,
 	}
 	expanded := os.Expand(text, func(name string) string {
 		value, ok := known[name]
