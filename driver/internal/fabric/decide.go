@@ -131,12 +131,25 @@ func (h holder) attachedBy(op *v1alpha1.DeviceOperation) bool {
 		op.Spec.Claim != nil && op.Spec.Claim.UID == string(h.claim.UID)
 }
 
+// has says whether op has brought the device to the claim's node.
+func (h holder) has(op *v1alpha1.DeviceOperation) bool {
+	if !h.attachedBy(op) || op.Spec.Action != v1alpha1.OperationAttach {
+		return false
+	}
+	_, completed := op.Done()
+	return completed != nil && completed.Status == metav1.ConditionTrue
+}
+
 // decide is about one device: h has it, op is the operation on it; each is nil
 // if there is none.
 func decide(h *holder, op *v1alpha1.DeviceOperation, nodes map[string]bool, now time.Time) (*operation.Action, time.Duration) {
 	switch {
 	case op == nil && h == nil:
 		return nil, 0
+	case h != nil && h.says(api.ConditionAttached) && !h.has(op):
+		// Somebody has deleted the operation. No Pod may be bound for a device
+		// that is about to go; prepare would refuse it until it is back.
+		return h.withdraw(), 0
 	case op == nil:
 		return h.attach(nodes), 0
 	case !nodes[op.Spec.Node]:
@@ -247,9 +260,12 @@ func wait(attempt int64) time.Duration {
 }
 
 // failed says whether the claim knows that its device cannot be attached.
-func (h holder) failed() bool {
+func (h holder) failed() bool { return h.says(api.ConditionAttachFailed) }
+
+// says says whether a condition of the claim's device is true.
+func (h holder) says(condition string) bool {
 	s := h.status()
-	return s != nil && meta.IsStatusConditionTrue(s.Conditions, api.ConditionAttachFailed)
+	return s != nil && meta.IsStatusConditionTrue(s.Conditions, condition)
 }
 
 func (h holder) status() *resourceapi.AllocatedDeviceStatus {
@@ -266,11 +282,22 @@ func (h holder) isMine(d resourceapi.AllocatedDeviceStatus) bool {
 
 // succeed lets the Pod be bound. Nil means that the claim says so already.
 func (h holder) succeed() *operation.Action {
+	if h.says(api.ConditionAttached) {
+		return nil
+	}
 	return h.condition(metav1.Condition{
 		Type: api.ConditionAttached, Status: metav1.ConditionTrue, Reason: reasonAttached,
 		Message: "attached to node " + h.node,
 	}, &operation.Event{Node: h.node, Reason: "GPU" + reasonAttached, Action: "Attach",
 		Note: fmt.Sprintf("%s is attached for claim %s/%s", h.device, h.claim.Namespace, h.claim.Name)})
+}
+
+// withdraw takes back what succeed said.
+func (h holder) withdraw() *operation.Action {
+	return h.condition(metav1.Condition{
+		Type: api.ConditionAttached, Status: metav1.ConditionFalse, Reason: reasonDetached,
+		Message: "the operation that attached it is gone",
+	}, nil)
 }
 
 // fail has the scheduler choose again.
