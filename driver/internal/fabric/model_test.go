@@ -220,7 +220,7 @@ func (w *world) drive(node string) {
 		}
 		var err error
 		switch {
-		case op.Spec.Action == v1alpha1.OperationAttach && !w.calm && w.rand.IntN(3) > 0:
+		case op.Spec.Action == v1alpha1.OperationAttach && (op.Spec.Device == "net-0" && !w.calm || w.unlucky(3)):
 			err = errors.New("the switch says no")
 		case op.Spec.Action == v1alpha1.OperationAttach:
 			err = w.slots[node].Attach(w.t.Context(), slots.Attachment{Device: op.Spec.Device, ClaimUID: op.Spec.Claim.UID})
@@ -422,7 +422,7 @@ func (w *world) settle(done func() bool) {
 // come and go, then no device is ever on two nodes, none is detached from a claim
 // that is prepared with it, every claim gets one in the end, and nothing is left.
 func TestRandomLivesOfClaimsUnderKills(t *testing.T) {
-	seeds, steps := uint64(8), 600
+	seeds, steps := uint64(4), 400
 	if testing.Short() {
 		seeds = 2
 	}

@@ -56,7 +56,7 @@ func NewClient(config *rest.Config) (Client, error) {
 // NewInformer follows the operations that a field selector chooses; the empty
 // one chooses all. A server that does not have the resource yet is asked again.
 func NewInformer(client Client, selector string) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(&cache.ListWatch{
+	watching := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
 			return client.List(ctx, o)
@@ -65,5 +65,6 @@ func NewInformer(client Client, selector string) cache.SharedIndexInformer {
 			o.FieldSelector = selector
 			return client.Watch(ctx, o)
 		},
-	}, &v1alpha1.DeviceOperation{}, 0, cache.Indexers{})
+	}
+	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(watching, client), &v1alpha1.DeviceOperation{}, 0, cache.Indexers{})
 }

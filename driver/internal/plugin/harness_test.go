@@ -198,9 +198,13 @@ type kubelet struct {
 // register waits for a registration socket, asks who is there and connects.
 func (m *machine) register(t testing.TB, uid types.UID) *kubelet {
 	t.Helper()
+	return m.registerAt(t, m.registration(uid))
+}
+
+func (m *machine) registerAt(t testing.TB, path string) *kubelet {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	path := m.registration(uid)
 	for !exists(path) {
 		select {
 		case <-ctx.Done():
