@@ -8,53 +8,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/gentype"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/api/v1alpha1"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
 	"github.com/dra-lab/dra-lab/driver/internal/operation"
+	"github.com/dra-lab/dra-lab/driver/internal/operation/operationtest"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 	"github.com/dra-lab/dra-lab/driver/internal/slots"
 )
-
-// newOperations is an API server with DeviceOperations and nothing else.
-func newOperations(t *testing.T) operation.Client {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	resource := v1alpha1.GroupVersion().WithResource(v1alpha1.OperationResource)
-	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-	server := &clienttesting.Fake{}
-	server.AddReactor("*", "*", clienttesting.ObjectReaction(tracker))
-	server.AddWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := tracker.Watch(resource, "")
-		return true, w, err
-	})
-	return fakeOperations{gentype.NewFakeClientWithList[*v1alpha1.DeviceOperation, *v1alpha1.DeviceOperationList](
-		server, "", resource, v1alpha1.GroupVersion().WithKind(v1alpha1.OperationKind),
-		func() *v1alpha1.DeviceOperation { return &v1alpha1.DeviceOperation{} },
-		func() *v1alpha1.DeviceOperationList { return &v1alpha1.DeviceOperationList{} },
-		func(to, from *v1alpha1.DeviceOperationList) { to.ListMeta = from.ListMeta },
-		func(l *v1alpha1.DeviceOperationList) []*v1alpha1.DeviceOperation {
-			return gentype.ToPointerSlice(l.Items)
-		},
-		func(l *v1alpha1.DeviceOperationList, items []*v1alpha1.DeviceOperation) {
-			l.Items = gentype.FromPointerSlice(items)
-		},
-	)}
-}
-
-// fakeOperations cannot send the initial state by way of a watch.
-type fakeOperations struct{ operation.Client }
-
-func (fakeOperations) IsWatchListSemanticsUnSupported() bool { return true }
 
 // startOperated starts a driver that takes orders.
 func (m *machine) startOperated(t *testing.T, operations operation.Client, change func(*plugin.Config)) (*running, *slots.Slots) {
@@ -118,7 +80,7 @@ func carryOut(t *testing.T, operations operation.Client, op *v1alpha1.DeviceOper
 func TestResetMendsAnUnusedGPU(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 2)
-	operations := newOperations(t)
+	operations := operationtest.NewClient()
 	// Given a GPU with an XID, and another with the same that a claim has,
 	m.allocate(t, claim("user", "gpu-1"))
 	r, _ := m.startOperated(t, operations, nil)
@@ -151,7 +113,7 @@ func TestResetMendsAnUnusedGPU(t *testing.T) {
 func TestWhatAResetCannotDo(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 3)
-	operations := newOperations(t)
+	operations := operationtest.NewClient()
 	m.startOperated(t, operations, nil)
 	m.inject(t, "gpu-0", api.Fault{ID: "x", Kind: api.FaultXID, Code: 79})
 	m.inject(t, "gpu-1", api.Fault{ID: "x", Kind: api.FaultLost})
@@ -177,7 +139,7 @@ func TestWhatAResetCannotDo(t *testing.T) {
 func TestOtherHardwareIsNeverReset(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 1)
-	operations := newOperations(t)
+	operations := operationtest.NewClient()
 	m.startOperated(t, operations, func(c *plugin.Config) { c.Simulated = false })
 	if c := carryOut(t, operations, order(v1alpha1.OperationReset, "gpu-0", 1)); c.Reason != v1alpha1.ReasonUnsupported {
 		t.Errorf("reset of a real GPU: %+v, want %s", c, v1alpha1.ReasonUnsupported)
@@ -187,7 +149,7 @@ func TestOtherHardwareIsNeverReset(t *testing.T) {
 func TestNetworkAttachedGPUIsPreparedWhereItIs(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 1)
-	operations := newOperations(t)
+	operations := operationtest.NewClient()
 	r, attached := m.startOperated(t, operations, nil)
 	attach := func(action v1alpha1.Operation, attempt int64) *v1alpha1.DeviceOperation {
 		op := order(action, "net-0", attempt)
@@ -237,7 +199,7 @@ func TestNetworkAttachedGPUIsPreparedWhereItIs(t *testing.T) {
 func TestDeviceWhoseOperationIsGoneIsDetached(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 1)
-	operations := newOperations(t)
+	operations := operationtest.NewClient()
 	attached, err := slots.Open(filepath.Join(m.hardwareDir(), api.FabricHardwareName), m.cdiDir())
 	if err != nil {
 		t.Fatal(err)

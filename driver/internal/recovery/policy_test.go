@@ -1,11 +1,13 @@
 package recovery
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-lab/dra-lab/driver/api"
@@ -23,6 +25,25 @@ func TestDefaultPolicySurvivesItsOwnYAML(t *testing.T) {
 	}
 	if diff := cmp.Diff(DefaultPolicy(), got); diff != "" {
 		t.Errorf("policy (-want +got):\n%s", diff)
+	}
+}
+
+// The manifest repeats the defaults, for people to read and to change.
+func TestManifestHasTheDefaultPolicy(t *testing.T) {
+	data, err := os.ReadFile("../../../manifests/45-recovery.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m corev1.ConfigMap
+	if err := yaml.UnmarshalStrict(data, &m); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParsePolicy([]byte(m.Data["policy.yaml"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(DefaultPolicy(), got); diff != "" {
+		t.Errorf("policy (-default +manifest):\n%s", diff)
 	}
 }
 
