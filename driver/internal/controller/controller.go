@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -67,6 +68,9 @@ type Controller struct {
 	cfg     Config
 	metrics metrics
 	changed chan struct{} // has a value when something may have to be decided
+	// withdrawn is set when the API server does not know what the
+	// network-attached devices need.
+	withdrawn atomic.Bool
 
 	slices, claims, nodes, policies, operations cache.SharedIndexInformer
 
@@ -74,7 +78,7 @@ type Controller struct {
 
 	policy     *recovery.Policy // nil: nothing is repaired
 	policyText *string          // that policy was read from; nil: none yet
-	published  map[string]bool  // devices of the fabric that are tainted
+	published  map[string]bool  // devices of the fabric, and whether they are tainted
 	fabric     *resourceslice.Controller
 }
 
@@ -205,27 +209,30 @@ func (c *Controller) publish(ctx context.Context) error {
 		KubeClient: c.cfg.Client,
 		Resources:  &resources,
 		ErrorHandler: func(ctx context.Context, err error, msg string) {
-			// A cluster without binding conditions drops them. The devices are of
-			// no use there: prepare refuses what is not attached.
 			c.metrics.errors.Inc()
 			klog.FromContext(ctx).Error(err, "Publish network-attached devices", "what", msg)
+			// Without binding conditions, which Kubernetes has since 1.36, a Pod
+			// would be bound to a node before its device is there.
+			var dropped *resourceslice.DroppedFieldsError
+			if errors.As(err, &dropped) {
+				c.withdrawn.Store(true)
+				signal(c.changed)
+			}
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("publish network-attached devices: %w", err)
 	}
-	c.published = tainted(resources)
+	c.published = published(resources)
 	return nil
 }
 
-// tainted names the devices with a taint.
-func tainted(resources resourceslice.DriverResources) map[string]bool {
+// published names the devices, and says whether each has a taint.
+func published(resources resourceslice.DriverResources) map[string]bool {
 	found := map[string]bool{}
 	for _, s := range resources.Pools[api.FabricPool].Slices {
 		for _, d := range s.Devices {
-			if len(d.Taints) > 0 {
-				found[d.Name] = true
-			}
+			found[d.Name] = len(d.Taints) > 0
 		}
 	}
 	return found
@@ -242,8 +249,12 @@ func (c *Controller) round(ctx context.Context, now time.Time) (again time.Durat
 	}
 	ofNodes, ofFabric := c.allOperations()
 	if c.fabric != nil {
-		resources := fabric.Resources(c.cfg.FabricDevices, ofFabric)
-		if now := tainted(resources); !maps.Equal(now, c.published) {
+		count := c.cfg.FabricDevices
+		if c.withdrawn.Load() {
+			count = 0
+		}
+		resources := fabric.Resources(count, ofFabric)
+		if now := published(resources); !maps.Equal(now, c.published) {
 			c.fabric.Update(&resources)
 			c.published = now
 		}
