@@ -153,7 +153,7 @@ func (o *DeviceOperation) DeepCopy() *DeviceOperation {
 		return nil
 	}
 	c := *o
-	o.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	o.DeepCopyInto(&c.ObjectMeta)
 	if o.Spec.Claim != nil {
 		claim := *o.Spec.Claim
 		c.Spec.Claim = &claim
@@ -172,7 +172,7 @@ func (o *DeviceOperation) DeepCopyObject() runtime.Object { return o.DeepCopy() 
 // DeepCopyObject gives a copy that shares nothing.
 func (l *DeviceOperationList) DeepCopyObject() runtime.Object {
 	c := *l
-	l.ListMeta.DeepCopyInto(&c.ListMeta)
+	l.DeepCopyInto(&c.ListMeta)
 	c.Items = nil
 	for i := range l.Items {
 		c.Items = append(c.Items, *l.Items[i].DeepCopy())
