@@ -35,8 +35,10 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
+	"github.com/dra-lab/dra-lab/driver/internal/operation"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
+	"github.com/dra-lab/dra-lab/driver/internal/slots"
 )
 
 // Exit statuses.
@@ -190,7 +192,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	client, err := connect(f.kubeconfig, faults)
+	client, operations, err := connect(f.kubeconfig, faults)
 	if err != nil {
 		return err
 	}
@@ -218,6 +220,10 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return fmt.Errorf("record events: %w", err)
 	}
+	attached, err := slots.Open(filepath.Join(f.hardwareDir, api.FabricHardwareName), api.CDIDir)
+	if err != nil {
+		return err
+	}
 	driver, err := plugin.Open(ctx, plugin.Config{
 		Events: broadcaster.NewRecorder(scheme.Scheme, api.DriverName),
 		Node:   f.node, Client: client,
@@ -227,6 +233,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		PodUID:     types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
 		PluginDir: below(f.kubeletDir, api.PluginDir), RegistrarDir: below(f.kubeletDir, api.RegistrarDir), CDIDir: f.cdiDir,
 		Reports: reports, Faults: faults, Rules: f.rules,
+		Operations: operations, Reset: lib.Reset, Slots: attached,
 	})
 	if err != nil {
 		return err
@@ -242,9 +249,9 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	return driver.Run(ctx)
 }
 
-// connect makes a client of the API server. A burst of Pods fetches as many
+// connect makes clients of the API server. A burst of Pods fetches as many
 // claims at once, so the limits of the client are above client-go's.
-func connect(kubeconfig string, faults *fault.Faults) (kubernetes.Interface, error) {
+func connect(kubeconfig string, faults *fault.Faults) (kubernetes.Interface, operation.Client, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig == "" {
@@ -253,18 +260,22 @@ func connect(kubeconfig string, faults *fault.Faults) (kubernetes.Interface, err
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("configure API client: %w", err)
+		return nil, nil, fmt.Errorf("configure API client: %w", err)
 	}
 	config.QPS, config.Burst = 100, 200
 	config.Wrap(faults.Transport)
 	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	operations, err := operation.NewClient(config)
+	if err != nil {
+		return nil, nil, err
+	}
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("configure API client: %w", err)
+		return nil, nil, fmt.Errorf("configure API client: %w", err)
 	}
-	return client, nil
+	return client, operations, nil
 }
 
 // listenHTTP serves in the background. An error after the start ends up in the

@@ -117,7 +117,7 @@ func provideArtifacts(t *testing.T) (dir string, built bool) {
 		}
 	}
 	built = true
-	for _, program := range []string{"driver", "trainer", "scenarios.test", "reproduce"} {
+	for _, program := range []string{"driver", "controller", "trainer", "scenarios.test", "reproduce"} {
 		made, err := filepath.Abs(filepath.Join("../bin", program))
 		if err != nil {
 			t.Fatal(err)

@@ -61,7 +61,8 @@ reach.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&values.DriverImage, "image", "", "`reference` of the driver's image")
-	flags.StringVar(&values.PullPolicy, "pull-policy", "IfNotPresent", "`policy` for that image: Always, IfNotPresent or Never")
+	flags.StringVar(&values.ControllerImage, "controller-image", "", "`reference` of the controller's image; empty: no controller")
+	flags.StringVar(&values.PullPolicy, "pull-policy", "IfNotPresent", "`policy` for these images: Always, IfNotPresent or Never")
 	flags.StringVar(&selector, "node-selector", "gpu.lab.example/gpus=simulated", "`label` KEY=VALUE of the nodes that get the driver")
 	flags.StringVar(&gpus, "gpus", "auto", "`GPUs` of each node: simulated=PROFILE:COUNT, several with commas")
 	flags.StringVar(&values.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "root `directory` of the kubelets")

@@ -20,19 +20,28 @@ const (
 	chartVersion = "0.1.0"
 )
 
-// foreign are the files for clusters that the lab did not make, in order.
-func foreign() ([]string, error) {
+// controllerFiles are of use with the controller only.
+func controllerFiles() []string {
+	return []string{"21-fabric.yaml", "45-recovery.yaml", "50-controller.yaml"}
+}
+
+// foreign are the files for clusters that the lab did not make, in order; without
+// the controller, if nobody says where its image is.
+func foreign(values Values) ([]string, error) {
 	names, err := list()
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return name == labFile }), nil
+	return slices.DeleteFunc(names, func(name string) bool {
+		return name == labFile || values.ControllerImage == "" && slices.Contains(controllerFiles(), name)
+	}), nil
 }
 
 // YAML is one document stream for `kubectl apply -f -`, for a cluster that the
-// lab did not make. values.TrainerImage is not needed.
+// lab did not make. values.TrainerImage is not needed; without a ControllerImage
+// the driver comes without its controller.
 func YAML(values Values) (string, error) {
-	names, err := foreign()
+	names, err := foreign(values)
 	if err != nil {
 		return "", err
 	}
@@ -50,10 +59,10 @@ func YAML(values Values) (string, error) {
 // Chart gives the files of a Helm chart by their paths in it. Rendered with some
 // values it is what YAML gives for the same. What values says becomes the
 // chart's default; what it leaves out and has none has to be set by whoever
-// installs. The objects have the namespace that they have on the lab's clusters,
+// installs. It has the controller if values has its image. The objects have the namespace that they have on the lab's clusters,
 // which the chart makes: the release's own namespace only has Helm's record.
 func Chart(values Values) (map[string]string, error) {
-	names, err := foreign()
+	names, err := foreign(values)
 	if err != nil {
 		return nil, err
 	}

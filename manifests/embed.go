@@ -1,5 +1,5 @@
 // Package manifests has the Kubernetes objects that make up the lab on a
-// cluster: namespace, the driver's rights, device class, the driver itself.
+// cluster: namespace, rights, device classes, driver and controller.
 // They are plain YAML in which a few ${VARIABLES} stand for what is only known
 // when they are applied. [Objects] is what the lab applies; for clusters that the
 // lab did not make, [YAML] and [Chart] make manifests and a Helm chart of the
@@ -29,12 +29,13 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// Values is what the manifests leave open. The first three are required, the
+// Values is what the manifests leave open. The first four are required, the
 // others have a default.
 type Values struct {
-	DriverImage  string // reference of the driver's image, on the nodes or in a registry
-	TrainerImage string // reference of the training workload's image on the nodes
-	GPUs         string // what nodes have that do not say themselves, such as "simulated=h100:4"
+	DriverImage     string // reference of the driver's image, on the nodes or in a registry
+	ControllerImage string // reference of the controller's image, as above
+	TrainerImage    string // reference of the training workload's image on the nodes
+	GPUs            string // what nodes have that do not say themselves, such as "simulated=h100:4"
 
 	PullPolicy string // of the driver's image; default IfNotPresent
 	// NodeLabel and NodeLabelValue select the nodes with GPUs; default
@@ -58,6 +59,8 @@ func variables() []variable {
 	return []variable{
 		{"DRIVER_IMAGE", "driverImage", "reference of the driver's image in a registry that the nodes reach", "",
 			func(v *Values) *string { return &v.DriverImage }},
+		{"CONTROLLER_IMAGE", "controllerImage", "reference of the controller's image in a registry that the nodes reach", "",
+			func(v *Values) *string { return &v.ControllerImage }},
 		{"TRAINER_IMAGE", "trainerImage", "reference of the training workload's image", "",
 			func(v *Values) *string { return &v.TrainerImage }},
 		{"GPUS", "gpus", "simulated GPUs of a node that has no inventory of its own: simulated=PROFILE:COUNT", "",

@@ -25,8 +25,8 @@ mkdir -p bin
 flags=(-trimpath -buildvcs=false -tags=grpcnotrace -ldflags=-s\ -w)
 building() { echo "lab: building ${*/#/bin/} (minutes when Go's build cache is empty)" >&2; }
 
-building lab trainer
-CGO_ENABLED=0 go build "${flags[@]}" -o bin/ ./lab ./scenarios/trainer
+building lab controller trainer
+CGO_ENABLED=0 go build "${flags[@]}" -o bin/ ./lab ./driver/controller ./scenarios/trainer
 building driver
 CGO_ENABLED=1 CGO_LDFLAGS_ALLOW='-Wl,-z,lazy' CGO_LDFLAGS='-Wl,-z,lazy' \
   go build "${flags[@]}" -o bin/driver ./driver

@@ -126,3 +126,33 @@ const (
 // CDIKind is vendor and class of the CDI devices that the driver makes, one
 // per claim and device: <CDIKind>=<claim UID>-<device>.
 const CDIKind = "k8s." + DriverName + "/claim"
+
+// Names of the network-attached GPUs, which belong to no node until the
+// controller has attached them to one.
+const (
+	// FabricDriverName is the name under which they are published and prepared:
+	// one of their own, since the kubelet finds by it who prepares a device, and
+	// who asks for a GPU of a node must not be given one of these.
+	FabricDriverName = "fabric." + DriverName
+	// FabricDeviceClassName selects every one of them.
+	FabricDeviceClassName = FabricDriverName
+	// FabricPool is their only pool.
+	FabricPool = "fabric"
+	// FabricCDIKind is vendor and class of their CDI devices.
+	FabricCDIKind = "k8s." + FabricDriverName + "/claim"
+	// FabricHardwareName is the directory in HardwareDir that has those which are
+	// attached to the node.
+	FabricHardwareName = "fabric"
+	// ConditionAttached is the condition of a claim's device with which its Pod
+	// may be bound to a node: the device is there.
+	ConditionAttached = DriverName + "/attached"
+	// ConditionAttachFailed is the one with which the scheduler has to choose
+	// again.
+	ConditionAttachFailed = DriverName + "/attach-failed"
+	// TaintAttachFailed keeps claims away for a while from a device that could
+	// not be attached.
+	TaintAttachFailed = DriverName + "/attach-failed"
+	// ControllerName is the controller's Deployment in Namespace, the value of
+	// the label app.kubernetes.io/name on its Pods, and its Lease.
+	ControllerName = "controller"
+)

@@ -28,6 +28,7 @@ const (
 	StepUntainted       = "untainted"    // Detail is key=value:effect
 	StepLeftover        = "leftover"     // memory or a process is still there after unprepare
 	StepCollected       = "collected"    // a claim that the API server no longer has was unprepared; Detail says why
+	StepOperation       = "operation"    // what the controller ordered for Device was done, or Err says why not; Detail names it
 	StepSwept           = "swept"        // something that belongs to no claim was removed at start
 	StepFault           = "fault"        // a fault that a lab gave the driver acts; Detail is its kind
 	StepError           = "error"        // a background error; Err has it

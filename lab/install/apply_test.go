@@ -20,7 +20,7 @@ import (
 
 func testObjects(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	objects, err := manifests.Objects(manifests.Values{DriverImage: "driver", TrainerImage: "trainer", GPUs: GPUs{}.String()})
+	objects, err := manifests.Objects(manifests.Values{DriverImage: "driver", ControllerImage: "controller", TrainerImage: "trainer", GPUs: GPUs{}.String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +64,9 @@ func TestManifestsUseTheNamesOfTheAPI(t *testing.T) {
 		`"mountPath":"` + api.CDIDir + `"`,
 		`"mountPath":"` + api.HardwareDir + `"`,
 		`"` + gpuLabel + `":"simulated"`,
+		`"device.driver == \"` + api.FabricDriverName + `\""`,
+		`"name":"` + api.FabricDeviceClassName + `"`,
+		`"app.kubernetes.io/name":"` + api.ControllerName + `"`,
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("manifests lack %s", want)
@@ -75,6 +78,20 @@ func TestApplyKeepsTheOrderAndOwnsItsFields(t *testing.T) {
 	// Given an API server that gives the DaemonSet generation 7,
 	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
 	var got []string
+	// The server takes a moment to serve what is defined.
+	var defined *unstructured.Unstructured
+	asked := 0
+	client.PrependReactor("get", "customresourcedefinitions", func(clienttesting.Action) (bool, runtime.Object, error) {
+		asked++
+		if asked == 2 {
+			condition := map[string]any{"type": "Established", "status": "True"}
+			if err := unstructured.SetNestedSlice(defined.Object, []any{condition}, "status", "conditions"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got = append(got, "served?")
+		return true, defined, nil
+	})
 	client.PrependReactor("patch", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		patch, ok := action.(clienttesting.PatchActionImpl)
 		if !ok {
@@ -88,8 +105,13 @@ func TestApplyKeepsTheOrderAndOwnsItsFields(t *testing.T) {
 		if err := json.Unmarshal(patch.Patch, &object.Object); err != nil {
 			t.Fatal(err)
 		}
-		if patch.GetResource().Resource == "daemonsets" {
+		switch patch.GetResource().Resource {
+		case "daemonsets":
 			object.SetGeneration(7)
+		case "deployments":
+			object.SetGeneration(5)
+		case "customresourcedefinitions":
+			defined = object.DeepCopy()
 		}
 		return true, object, nil
 	})
@@ -109,23 +131,33 @@ func TestApplyKeepsTheOrderAndOwnsItsFields(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// then labels come first, the DaemonSet last, and its generation is known.
+	// then labels come first and programs last, once what they use is served, and
+	// their generations are known.
 	want := []string{
 		"nodes/one", "nodes/two", "namespaces/dra-lab", "serviceaccounts/dra-lab-driver",
 		"clusterroles/dra-lab-driver", "clusterrolebindings/dra-lab-driver",
 		"validatingadmissionpolicies/resourceslices.gpu.lab.example",
 		"validatingadmissionpolicybindings/resourceslices.gpu.lab.example",
-		"deviceclasses/gpu.lab.example",
-		"deviceclasses/mig.gpu.lab.example",
+		"customresourcedefinitions/deviceoperations.gpu.lab.example",
+		"clusterroles/dra-lab-driver-operations", "clusterrolebindings/dra-lab-driver-operations",
+		"validatingadmissionpolicies/deviceoperations.gpu.lab.example",
+		"validatingadmissionpolicybindings/deviceoperations.gpu.lab.example",
+		"deviceclasses/gpu.lab.example", "deviceclasses/mig.gpu.lab.example", "deviceclasses/fabric.gpu.lab.example",
 		"validatingadmissionpolicies/config.gpu.lab.example",
 		"validatingadmissionpolicybindings/config.gpu.lab.example",
-		"configmaps/lab", "daemonsets/driver",
+		"configmaps/lab", "served?", "served?", "daemonsets/driver",
+		"configmaps/recovery",
+		"serviceaccounts/dra-lab-controller", "clusterroles/dra-lab-controller", "clusterrolebindings/dra-lab-controller",
+		"roles/dra-lab-controller", "rolebindings/dra-lab-controller",
+		"validatingadmissionpolicies/fabric.gpu.lab.example",
+		"validatingadmissionpolicybindings/fabric.gpu.lab.example",
+		"deployments/controller",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
-	if result.driverGeneration != 7 {
-		t.Errorf("generation %d, want 7", result.driverGeneration)
+	if want := (applied{driverGeneration: 7, controllerGeneration: 5}); result != want {
+		t.Errorf("generations %+v, want %+v", result, want)
 	}
 }
 
@@ -156,12 +188,12 @@ func TestGPUsGoToWorkersOrToTheOnlyNode(t *testing.T) {
 	}
 }
 
-func TestImagesOfDriverAndTrainerAreApart(t *testing.T) {
+func TestImagesAreApart(t *testing.T) {
 	built, err := build(artifacts(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, prefix := range []string{driverRepository + ":", trainerRepository + ":"} {
+	for i, prefix := range []string{driverRepository + ":", controllerRepository + ":", trainerRepository + ":"} {
 		if ref := built.list()[i].Ref(); !strings.HasPrefix(ref, prefix) {
 			t.Errorf("reference %q, want one that begins with %q", ref, prefix)
 		}

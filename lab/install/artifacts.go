@@ -14,25 +14,27 @@ import (
 // Programs that the images are made of, by their names in a directory of
 // artifacts.
 const (
-	driverProgram  = "driver"
-	trainerProgram = "trainer"
+	driverProgram     = "driver"
+	controllerProgram = "controller"
+	trainerProgram    = "trainer"
 )
 
 // Repositories of the lab's images. They are in no registry.
 const (
-	driverRepository  = "docker.io/dra-lab/driver"
-	trainerRepository = "docker.io/dra-lab/trainer"
+	driverRepository     = "docker.io/dra-lab/driver"
+	controllerRepository = "docker.io/dra-lab/controller"
+	trainerRepository    = "docker.io/dra-lab/trainer"
 )
 
-// FindArtifacts returns the directory of the running program if driver and
-// trainer are in it, else an error with the cure.
+// FindArtifacts returns the directory of the running program if driver,
+// controller and trainer are in it, else an error with the cure.
 func FindArtifacts() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find the lab's own program: %w", err)
 	}
 	directory := filepath.Dir(self)
-	for _, program := range []string{driverProgram, trainerProgram} {
+	for _, program := range []string{driverProgram, controllerProgram, trainerProgram} {
 		if _, err := os.Stat(filepath.Join(directory, program)); err != nil {
 			return "", unbuilt(fmt.Errorf("find the program %s: %w", program, err))
 		}
@@ -48,22 +50,28 @@ func unbuilt(err error) error {
 	return err
 }
 
-// images are the two that the lab needs.
+// images are those that the lab needs.
 type images struct {
-	driver, trainer *image.Image
+	driver, controller, trainer *image.Image
 }
 
-func (i images) list() []*image.Image { return []*image.Image{i.driver, i.trainer} }
+func (i images) list() []*image.Image { return []*image.Image{i.driver, i.controller, i.trainer} }
 
 // build makes the images of the programs in directory.
 func build(directory string) (images, error) {
-	driver, err := image.Build(driverRepository, filepath.Join(directory, driverProgram))
-	if err != nil {
-		return images{}, unbuilt(err)
+	var built images
+	for _, i := range []struct {
+		image               **image.Image
+		repository, program string
+	}{
+		{&built.driver, driverRepository, driverProgram},
+		{&built.controller, controllerRepository, controllerProgram},
+		{&built.trainer, trainerRepository, trainerProgram},
+	} {
+		var err error
+		if *i.image, err = image.Build(i.repository, filepath.Join(directory, i.program)); err != nil {
+			return images{}, unbuilt(err)
+		}
 	}
-	trainer, err := image.Build(trainerRepository, filepath.Join(directory, trainerProgram))
-	if err != nil {
-		return images{}, unbuilt(err)
-	}
-	return images{driver: driver, trainer: trainer}, nil
+	return built, nil
 }

@@ -25,8 +25,8 @@ const gpuLabel = "gpu.lab.example/gpus"
 
 // Options says what to install.
 type Options struct {
-	// Artifacts is the directory of the programs driver and trainer; empty: the
-	// directory of the running program.
+	// Artifacts is the directory of the programs driver, controller and trainer;
+	// empty: the directory of the running program.
 	Artifacts string
 	// GPUs is what every node with GPUs has.
 	GPUs GPUs
@@ -118,6 +118,10 @@ func (i installer) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// It was rolled out at the same time.
+	if err := i.waitController(ctx, applied.controllerGeneration); err != nil {
+		return err
+	}
 	i.discard(ctx, stale)
 	return nil
 }
@@ -169,7 +173,7 @@ func rolesOf(nodes []corev1.Node) roles {
 // load makes the images and brings them to the nodes, with the inventory to
 // those that are targets. It returns which older images of the lab are there.
 func (i installer) load(ctx context.Context, targets []string) (built images, stale map[string][]string, err error) {
-	step := i.ui.Step("loading images of driver and trainer into %s", plural(len(i.nodes), "node"))
+	step := i.ui.Step("loading images of driver, controller and trainer into %s", plural(len(i.nodes), "node"))
 	defer func() { step.Done(err) }()
 
 	artifacts := i.options.Artifacts
@@ -219,10 +223,11 @@ func (i installer) load(ctx context.Context, targets []string) (built images, st
 // the labels of the nodes.
 func (i installer) objects(built images, targets []string) ([]*unstructured.Unstructured, error) {
 	objects, err := manifests.Objects(manifests.Values{
-		DriverImage:  built.driver.Ref(),
-		TrainerImage: built.trainer.Ref(),
-		GPUs:         i.options.GPUs.String(),
-		PullPolicy:   "Never", // the images are in no registry
+		DriverImage:     built.driver.Ref(),
+		ControllerImage: built.controller.Ref(),
+		TrainerImage:    built.trainer.Ref(),
+		GPUs:            i.options.GPUs.String(),
+		PullPolicy:      "Never", // the images are in no registry
 	})
 	if err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ func artifacts(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"driver", "trainer"} {
+	for _, program := range []string{"driver", "controller", "trainer"} {
 		if err := os.Symlink(small, filepath.Join(directory, program)); err != nil {
 			t.Fatal(err)
 		}

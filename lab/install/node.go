@@ -59,8 +59,10 @@ func look(ctx context.Context, n node) (survey, error) {
 func (s survey) stale(built images) []string {
 	var refs []string
 	for _, ref := range s.images {
-		ours := strings.HasPrefix(ref, driverRepository+":") || strings.HasPrefix(ref, trainerRepository+":")
-		if ours && ref != built.driver.Ref() && ref != built.trainer.Ref() {
+		ours := slices.ContainsFunc([]string{driverRepository, controllerRepository, trainerRepository}, func(repository string) bool {
+			return strings.HasPrefix(ref, repository+":")
+		})
+		if ours && !slices.ContainsFunc(built.list(), func(i *image.Image) bool { return i.Ref() == ref }) {
 			refs = append(refs, ref)
 		}
 	}

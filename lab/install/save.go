@@ -11,34 +11,38 @@ import (
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
-// SaveDriverImage writes the driver's image for a repository, such as
-// "registry.example/dra-lab/driver" (empty: that of the lab), to file, whole or
-// not at all, and returns its reference. It is made of the program in artifacts,
-// as in Options.
-func SaveDriverImage(file, repository, artifacts string) (ref string, err error) {
+// SaveImage writes the image of a program, driver or controller, for a repository,
+// such as "registry.example/dra-lab/driver" (empty: that of the lab), to file,
+// whole or not at all, and returns its reference. It is made of the program in
+// artifacts, as in Options.
+func SaveImage(file, name, repository, artifacts string) (ref string, err error) {
+	standard := map[string]string{driverProgram: driverRepository, controllerProgram: controllerRepository}[name]
+	if standard == "" {
+		return "", ui.UsageError(fmt.Errorf("unknown program %q: want %s or %s", name, driverProgram, controllerProgram))
+	}
 	if artifacts == "" {
 		if artifacts, err = FindArtifacts(); err != nil {
 			return "", err
 		}
 	}
-	program := filepath.Join(artifacts, driverProgram)
+	program := filepath.Join(artifacts, name)
 	if _, err := os.Stat(program); err != nil {
-		return "", unbuilt(fmt.Errorf("find the program %s: %w", driverProgram, err))
+		return "", unbuilt(fmt.Errorf("find the program %s: %w", name, err))
 	}
-	driver, err := image.Build(cmp.Or(repository, driverRepository), program)
+	built, err := image.Build(cmp.Or(repository, standard), program)
 	if err != nil {
 		return "", ui.WithHint(err, "a repository has a registry, as in registry.example/dra-lab/driver")
 	}
 	out, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-")
 	if err != nil {
-		return "", fmt.Errorf("save image %s: %w", driver.Ref(), err)
+		return "", fmt.Errorf("save image %s: %w", built.Ref(), err)
 	}
-	err = errors.Join(image.Write(out, driver), out.Chmod(0o644), out.Close())
+	err = errors.Join(image.Write(out, built), out.Chmod(0o644), out.Close())
 	if err == nil {
 		err = os.Rename(out.Name(), file)
 	}
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("save image %s: %w", driver.Ref(), err), os.Remove(out.Name()))
+		return "", errors.Join(fmt.Errorf("save image %s: %w", built.Ref(), err), os.Remove(out.Name()))
 	}
-	return driver.Ref(), nil
+	return built.Ref(), nil
 }

@@ -13,7 +13,7 @@ import (
 func TestDriverImageIsSavedUnderItsReference(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "driver.tar")
-	ref, err := SaveDriverImage(file, "registry.example:5000/lab/driver", artifacts(t))
+	ref, err := SaveImage(file, "driver", "registry.example:5000/lab/driver", artifacts(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,13 +36,13 @@ func TestDriverImageIsSavedUnderItsReference(t *testing.T) {
 
 func TestImageThatIsNotSavedLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	if ref, err := SaveDriverImage(filepath.Join(dir, "driver.tar"), "Not A Repository", artifacts(t)); err == nil {
+	if ref, err := SaveImage(filepath.Join(dir, "driver.tar"), "driver", "Not A Repository", artifacts(t)); err == nil {
 		t.Errorf("got %q", ref)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "taken"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if ref, err := SaveDriverImage(filepath.Join(dir, "taken"), "", artifacts(t)); err == nil {
+	if ref, err := SaveImage(filepath.Join(dir, "taken"), "driver", "", artifacts(t)); err == nil {
 		t.Errorf("got %q", ref)
 	}
 	left, err := os.ReadDir(dir)

@@ -10,12 +10,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/lab/cluster"
@@ -27,6 +29,7 @@ type Status struct {
 	Cluster    string      `json:"cluster"`
 	Kubernetes string      `json:"kubernetes"` // of the API server, "v1.37.2"
 	Driver     DriverState `json:"driver"`
+	Controller Rollout     `json:"controller"`
 	Nodes      []NodeState `json:"nodes"` // by name
 }
 
@@ -35,6 +38,13 @@ type DriverState struct {
 	Name    string `json:"name"`
 	Desired int    `json:"desired"` // nodes that should have a driver
 	Ready   int    `json:"ready"`   // nodes that have a ready one
+}
+
+// Rollout is how far the controller is rolled out.
+type Rollout struct {
+	Desired int    `json:"desired"` // instances that there should be
+	Ready   int    `json:"ready"`   // instances that are ready
+	Leader  string `json:"leader"`  // the Pod that leads, "" for none
 }
 
 // NodeState is one node of the cluster, with GPUs or without.
@@ -101,9 +111,12 @@ type observation struct {
 	nodes   []corev1.Node
 	slices  []resourcev1.ResourceSlice
 	claims  []resourcev1.ResourceClaim
-	pods    []corev1.Pod                // of the driver
-	driver  *appsv1.DaemonSet           // nil: not installed
-	answers map[string]api.DriverStatus // by node; no entry: the driver did not answer
+	pods    []corev1.Pod      // of the driver
+	driver  *appsv1.DaemonSet // nil: not installed
+
+	controller *appsv1.Deployment          // nil: not installed
+	lease      *coordinationv1.Lease       // nil: nobody has led yet
+	answers    map[string]api.DriverStatus // by node; no entry: the driver did not answer
 }
 
 // observe asks for everything at once. ask gets one driver's own view.
@@ -153,6 +166,28 @@ func (c clients) observe(ctx context.Context, ask func(context.Context, corev1.P
 			return fmt.Errorf("read DaemonSet %q: %w", api.DaemonSetName, err)
 		}
 		o.driver = driver
+		return nil
+	})
+	group.Go(func() error {
+		controller, err := c.kubernetes.AppsV1().Deployments(api.Namespace).Get(ctx, api.ControllerName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read Deployment %q: %w", api.ControllerName, err)
+		}
+		o.controller = controller
+		return nil
+	})
+	group.Go(func() error {
+		lease, err := c.kubernetes.CoordinationV1().Leases(api.Namespace).Get(ctx, api.ControllerName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read Lease %q: %w", api.ControllerName, err)
+		}
+		o.lease = lease
 		return nil
 	})
 	group.Go(func() error {
@@ -221,6 +256,13 @@ func (o observation) state(name string) Status {
 	if o.driver != nil {
 		s.Driver.Desired = int(o.driver.Status.DesiredNumberScheduled)
 		s.Driver.Ready = int(o.driver.Status.NumberReady)
+	}
+	if o.controller != nil {
+		s.Controller.Desired = int(ptr.Deref(o.controller.Spec.Replicas, 1))
+		s.Controller.Ready = int(o.controller.Status.ReadyReplicas)
+	}
+	if o.lease != nil {
+		s.Controller.Leader = ptr.Deref(o.lease.Spec.HolderIdentity, "")
 	}
 	for _, n := range o.nodes {
 		s.Nodes = append(s.Nodes, NodeState{

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,6 +104,15 @@ func exampleCluster() (clients, func(context.Context, corev1.Pod) (api.DriverSta
 		usedClaim("default", "on-worker", "lab-worker", "gpu-10"),
 		usedClaim("default", "on-worker2", "lab-worker2", "gpu-0"),
 		driver, driverPod("lab-worker", "new", true), driverPod("lab-worker2", "new", false),
+		&appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: api.Namespace, Name: api.ControllerName},
+			Spec:       appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)},
+			Status:     appsv1.DeploymentStatus{ReadyReplicas: 1},
+		},
+		&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: api.Namespace, Name: api.ControllerName},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("controller-0")},
+		},
 	}
 	client := fake.NewClientset(objects...)
 	if discovery, ok := client.Discovery().(*fakediscovery.FakeDiscovery); ok {

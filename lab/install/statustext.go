@@ -11,8 +11,9 @@ import (
 
 // WriteText writes the state as tables for people.
 func (s Status) WriteText(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "cluster %s, Kubernetes %s, driver %s: %d of %d ready\n\n",
-		s.Cluster, s.Kubernetes, s.Driver.Name, s.Driver.Ready, s.Driver.Desired); err != nil {
+	if _, err := fmt.Fprintf(w, "cluster %s, Kubernetes %s, driver %s: %d of %d ready, controller: %d of %d ready, %s\n\n",
+		s.Cluster, s.Kubernetes, s.Driver.Name, s.Driver.Ready, s.Driver.Desired,
+		s.Controller.Ready, s.Controller.Desired, leading(s.Controller.Leader)); err != nil {
 		return err
 	}
 	// A tabwriter keeps its first error for Flush.
@@ -51,6 +52,13 @@ func (s Status) WriteText(w io.Writer) error {
 		}
 	}
 	return table.Flush()
+}
+
+func leading(leader string) string {
+	if leader == "" {
+		return "none leads"
+	}
+	return leader + " leads"
 }
 
 func yes(b bool) string {

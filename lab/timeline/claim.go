@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ func claimChange(old, now *resourcev1.ResourceClaim, at time.Time) []Event {
 		old = &resourcev1.ResourceClaim{}
 	}
 	c.allocation(old)
+	c.conditions(old)
 	c.reservation(old)
 	return c.events
 }
@@ -61,11 +63,30 @@ func (c *claimDiff) allocation(old *resourcev1.ResourceClaim) {
 	switch {
 	case before == nil && after != nil:
 		for _, result := range after.Devices.Results {
-			c.add(Event{Component: Scheduler, Kind: ClaimAllocated, Node: result.Pool, Device: result.Device, Detail: result.Request},
+			c.add(Event{Component: Scheduler, Kind: ClaimAllocated, Node: cmp.Or(chosenNode(after), result.Pool), Device: result.Device, Detail: result.Request},
 				"allocated %s of %s", result.Device, result.Pool)
 		}
 	case before != nil && after == nil:
 		c.add(Event{Component: ControllerManager, Kind: ClaimDeallocated, Node: claimNode(old)}, "deallocated")
+	}
+}
+
+// conditions are those of devices, which their driver's controller writes.
+func (c *claimDiff) conditions(old *resourcev1.ResourceClaim) {
+	before := map[string]metav1.Condition{}
+	for _, d := range old.Status.Devices {
+		for _, known := range d.Conditions {
+			before[d.Driver+"/"+d.Pool+"/"+d.Device+"/"+known.Type] = known
+		}
+	}
+	for _, d := range c.now.Status.Devices {
+		for _, now := range d.Conditions {
+			if before[d.Driver+"/"+d.Pool+"/"+d.Device+"/"+now.Type].Status == now.Status {
+				continue
+			}
+			c.add(Event{Component: Controller, Kind: ClaimCondition, Node: claimNode(c.now), Device: d.Device, Detail: now.Type + "=" + string(now.Status)},
+				"condition of %s: %s is %s: %s", d.Device, now.Type, now.Status, now.Message)
+		}
 	}
 }
 
@@ -95,10 +116,25 @@ func claimOwner(claim *resourcev1.ResourceClaim) string {
 }
 
 // claimNode is the node of the claim's first device, "" without an allocation.
-// The driver's pools are named after nodes.
+// The pools of nodes are named after them.
 func claimNode(claim *resourcev1.ResourceClaim) string {
-	if a := claim.Status.Allocation; a != nil && len(a.Devices.Results) > 0 {
-		return a.Devices.Results[0].Pool
+	a := claim.Status.Allocation
+	if a == nil || len(a.Devices.Results) == 0 {
+		return ""
+	}
+	return cmp.Or(chosenNode(a), a.Devices.Results[0].Pool)
+}
+
+// chosenNode is the one node at which an allocation can be used, "" if there may
+// be others.
+func chosenNode(a *resourcev1.AllocationResult) string {
+	if a.NodeSelector == nil || len(a.NodeSelector.NodeSelectorTerms) != 1 {
+		return ""
+	}
+	for _, f := range a.NodeSelector.NodeSelectorTerms[0].MatchFields {
+		if f.Key == metav1.ObjectNameField && len(f.Values) == 1 {
+			return f.Values[0]
+		}
 	}
 	return ""
 }

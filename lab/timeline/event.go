@@ -17,6 +17,7 @@ const (
 	Scheduler         Component = "scheduler"
 	Kubelet           Component = "kubelet"
 	Driver            Component = "driver"
+	Controller        Component = "controller"
 	GPU               Component = "gpu"
 	Container         Component = "container"
 	Lab               Component = "lab"
@@ -62,6 +63,7 @@ const (
 
 	ClaimCreated     Kind = "claim-created"
 	ClaimAllocated   Kind = "claim-allocated" // one event per device
+	ClaimCondition   Kind = "claim-condition" // of a device; Detail is the condition's name and status
 	ClaimReserved    Kind = "claim-reserved"
 	ClaimUnreserved  Kind = "claim-unreserved"
 	ClaimDeallocated Kind = "claim-deallocated"
@@ -81,8 +83,9 @@ const (
 	Unprepared       Kind = "unprepared"
 	UnprepareFailed  Kind = "unprepare-failed"
 	GPUEvent         Kind = "gpu-event"
-	DeviceHealth     Kind = "device-health" // the driver reports it; Detail is the health
-	DriverStep       Kind = "driver-step"   // anything else that the driver reports; Detail names it
+	DeviceHealth     Kind = "device-health"    // the driver reports it; Detail is the health
+	DeviceOperation  Kind = "device-operation" // the driver did what the controller ordered; Detail is the action, with "Failed" after it if it did not
+	DriverStep       Kind = "driver-step"      // anything else that the driver reports; Detail names it
 
 	FaultAsked    Kind = "fault-asked" // the command to inject one
 	FaultInjected Kind = "fault-injected"

@@ -37,6 +37,14 @@ func TestDriverReports(t *testing.T) {
 			api.Report{Step: api.StepHealth, Device: "gpu-0", Detail: "Unhealthy: XID 79: off the bus"},
 			[]Event{{Component: Driver, Kind: DeviceHealth, Device: "gpu-0", Detail: "Unhealthy", Text: "gpu-0: health reported to the kubelet: Unhealthy: XID 79: off the bus"}},
 		},
+		"an order of the controller": {
+			api.Report{Step: api.StepOperation, Device: "gpu-0", Detail: "Reset: errors are gone"},
+			[]Event{{Component: Driver, Kind: DeviceOperation, Device: "gpu-0", Detail: "Reset", Text: "gpu-0: reset ordered by the controller: errors are gone"}},
+		},
+		"an order that failed": {
+			api.Report{Step: api.StepOperation, Device: "gpu-0", Detail: "Reset", Err: "in use"},
+			[]Event{{Component: Driver, Kind: DeviceOperation, Device: "gpu-0", Detail: "ResetFailed", Text: "gpu-0: reset ordered by the controller: failed: in use"}},
+		},
 		"a step of the driver": {
 			api.Report{Step: api.StepHealthWatch, Detail: "v1"},
 			[]Event{{Component: Driver, Kind: DriverStep, Detail: api.StepHealthWatch, Text: "health watch: v1"}},

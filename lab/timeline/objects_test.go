@@ -80,6 +80,29 @@ func TestAllocationNamesNodeAndDevice(t *testing.T) {
 	}
 }
 
+func TestConditionsOfDevicesAreTheControllers(t *testing.T) {
+	attached := func(status metav1.ConditionStatus) func(*resourcev1.ResourceClaim) {
+		return func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"chosen"}}},
+			}}}
+			c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{
+				Device: "net-0", Conditions: []metav1.Condition{{Type: "attached", Status: status, Message: "it is there"}},
+			}}
+		}
+	}
+	old := claim(allocated("net-0"), attached(metav1.ConditionFalse))
+	events := claimChange(old, claim(allocated("net-0"), attached(metav1.ConditionTrue)), now())
+	want := []Event{{
+		Time: now(), Source: SourceWatch, Component: Controller, Kind: ClaimCondition,
+		Node: "chosen", Claim: "claim", Device: "net-0", Detail: "attached=True", Text: "claim claim: condition of net-0: attached is True: it is there",
+	}}
+	if diff := cmp.Diff(want, events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	checkKinds(t, claimChange(old, old, now()))
+}
+
 func slice(taints ...resourcev1.DeviceTaint) *resourcev1.ResourceSlice {
 	node := "worker"
 	return &resourcev1.ResourceSlice{

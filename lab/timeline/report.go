@@ -41,6 +41,12 @@ func driverReport(r api.Report, namespace string) []Event {
 	case api.StepHealth:
 		health, _, _ := strings.Cut(r.Detail, ":")
 		e.Kind, e.Detail, e.Text = DeviceHealth, health, r.Device+": health reported to the kubelet: "+r.Detail
+	case api.StepOperation:
+		action, words, _ := strings.Cut(r.Detail, ": ")
+		e.Kind, e.Detail, e.Text = DeviceOperation, action, r.Device+": "+strings.ToLower(action)+" ordered by the controller: "+words
+		if r.Err != "" {
+			e.Detail, e.Text = action+"Failed", e.Text+"failed: "+r.Err
+		}
 	case api.StepTainted:
 		e.Kind, e.Detail, e.Text = DriverStep, r.Step, r.Device+": taint to be published: "+r.Detail
 	case api.StepUntainted:

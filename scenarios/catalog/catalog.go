@@ -105,6 +105,14 @@ func All() []Scenario {
 			Proves: "after a reboot of its node a Pod gets the same GPU again, although its CDI spec was lost",
 		},
 		{
+			Name: "network-attached", Test: "TestNetworkAttached", Short: true, Nodes: true,
+			Proves: "a GPU that belongs to no node is attached to the one that the scheduler chose before its Pod starts, and detached afterwards",
+		},
+		{
+			Name: "recovery", Test: "TestRecovery", Short: true, Nodes: true,
+			Proves: "the controller resets a broken GPU that nobody uses, and gives up when the fault keeps coming back",
+		},
+		{
 			Name: "lost-claim", Test: "TestLostClaim", Nodes: true,
 			Proves: "the driver gives back the GPU of a claim that vanished behind the kubelet's back",
 		},

@@ -69,12 +69,13 @@ func TestChartRendersToThePlainManifests(t *testing.T) {
 		},
 		"everything": {
 			set: map[string]any{
-				"driverImage": "registry.example:5000/driver@sha256:0123", "gpus": "simulated=h100:3,t4:1:shared", "pullPolicy": "Always",
+				"driverImage": "registry.example:5000/driver@sha256:0123", "controllerImage": "registry.example/controller:1", "gpus": "simulated=h100:3,t4:1:shared", "pullPolicy": "Always",
 				"nodeLabel": "kubernetes.io/os", "nodeLabelValue": "linux", "kubeletDir": "/var/lib/k0s/kubelet",
 				"ignoredXIDs": "13,31", "taintEffects": "temperature=NoExecute,pcie-width=None",
 			},
+			defaults: manifests.Values{ControllerImage: "registry.example/controller:0"},
 			same: manifests.Values{
-				DriverImage: "registry.example:5000/driver@sha256:0123", GPUs: "simulated=h100:3,t4:1:shared", PullPolicy: "Always",
+				DriverImage: "registry.example:5000/driver@sha256:0123", ControllerImage: "registry.example/controller:1", GPUs: "simulated=h100:3,t4:1:shared", PullPolicy: "Always",
 				NodeLabel: "kubernetes.io/os", NodeLabelValue: "linux", KubeletDir: "/var/lib/k0s/kubelet",
 				IgnoredXIDs: "13,31", TaintEffects: "temperature=NoExecute,pcie-width=None",
 			},

@@ -27,20 +27,23 @@ const temporary = ".tmp"
 // Dir is the directory where the runtime looks for specs. It is shared with
 // other drivers; only files with this driver's prefix are ever touched. It is
 // safe for concurrent use on different claims.
-type Dir struct{ path string }
+type Dir struct{ path, kind string }
 
 // NewDir uses the directory at path, which need not exist yet.
-func NewDir(path string) *Dir { return &Dir{path: path} }
+func NewDir(path string) *Dir { return NewKindDir(path, api.CDIKind) }
+
+// NewKindDir is NewDir for specs of another kind than api.CDIKind.
+func NewKindDir(path, kind string) *Dir { return &Dir{path: path, kind: kind} }
 
 // prefix begins the names of the driver's files, as CDI recommends for specs
 // that come and go: vendor-class_id.
-func prefix() string {
-	return strings.ReplaceAll(api.CDIKind, "/", "-") + "_"
+func (d *Dir) prefix() string {
+	return strings.ReplaceAll(d.kind, "/", "-") + "_"
 }
 
 // Path is where the spec of a claim lies.
 func (d *Dir) Path(claimUID string) string {
-	return filepath.Join(d.path, prefix()+claimUID+extension)
+	return filepath.Join(d.path, d.prefix()+claimUID+extension)
 }
 
 // Write puts the spec of a claim in place, whole, over any older one; one that
@@ -97,7 +100,7 @@ func (d *Dir) Claims() ([]string, error) {
 	}
 	var uids []string
 	for _, e := range entries {
-		rest, ours := strings.CutPrefix(strings.TrimSuffix(e.Name(), temporary), prefix())
+		rest, ours := strings.CutPrefix(strings.TrimSuffix(e.Name(), temporary), d.prefix())
 		uid, spec := strings.CutSuffix(rest, extension)
 		if ours && spec {
 			uids = append(uids, uid)

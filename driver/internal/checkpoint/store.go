@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -177,6 +178,25 @@ func (s *Store) Get(ctx context.Context, uid string) (e Entry, ok bool, err erro
 func (s *Store) List(ctx context.Context) (entries []Entry, err error) {
 	err = s.look(ctx, func(state State) { entries = sorted(state.Claims) })
 	return entries, err
+}
+
+// WhileFree calls do if no claim holds the device of this pool and name, or a
+// part of it, which has its name and a hyphen before its own; else the error is
+// ErrHeld. No claim is started meanwhile, so do must be quick.
+func (s *Store) WhileFree(ctx context.Context, pool, name string, do func() error) error {
+	return s.change(ctx, statefile.Kept, func(state State) error {
+		for _, e := range sorted(state.Claims) {
+			for _, d := range e.Devices {
+				if !d.Monitor && d.Pool == pool && (d.Name == name || strings.HasPrefix(d.Name, name+"-")) {
+					return fmt.Errorf("device %q: %w: %s/%s (%s)", name, ErrHeld, e.Namespace, e.Name, e.UID)
+				}
+			}
+		}
+		if err := do(); err != nil {
+			return err
+		}
+		return errUnchanged
+	})
 }
 
 // errUnchanged is what a change says that has nothing to write.

@@ -8,6 +8,7 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -20,7 +21,9 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/device"
 	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
+	"github.com/dra-lab/dra-lab/driver/internal/operation"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
+	"github.com/dra-lab/dra-lab/driver/internal/slots"
 )
 
 // Hardware are the GPUs of the node.
@@ -112,6 +115,16 @@ type Config struct {
 	// Faults are those that a lab gives this driver; nil where the hardware is
 	// real.
 	Faults *fault.Faults
+	// Operations are what the controller wants done on this node. Nil means that
+	// there is no controller.
+	Operations operation.Client
+	// Reset resets a GPU that nothing uses. Nil means that these GPUs are not
+	// reset: on real hardware that ends what others run on the same board, or on
+	// GPUs that are linked with it, and no caller here can know of them.
+	Reset func(ctx context.Context, gpu device.GPU) error
+	// Slots are where network-attached GPUs are plugged in. Nil means that this
+	// node takes none.
+	Slots *slots.Slots
 	// At is called at each point of preparing and unpreparing a claim, after
 	// the step of that name is done. It is where tests cut the driver off. Nil
 	// in production.

@@ -171,12 +171,22 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer helper.Stop()
+	if d.cfg.Slots != nil {
+		attached, err := d.startAttached(ctx)
+		if err != nil {
+			return err
+		}
+		defer attached.Stop()
+	}
 	running.Go(func() { d.publishing(ctx) })
 	running.Go(func() { d.confirming(ctx) })
 	running.Go(func() { d.checkSelf(ctx) })
 	running.Go(func() { d.watchLeaks(ctx) })
 	running.Go(func() { d.collecting(ctx) })
 	running.Go(func() { d.watchSocketFault(ctx) })
+	if d.cfg.Operations != nil {
+		running.Go(func() { d.operating(ctx) })
+	}
 
 	<-ctx.Done()
 	cause := context.Cause(ctx)
@@ -192,7 +202,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 // d.serving is closed.
 func (d *Driver) start(ctx context.Context) (*kubeletplugin.Helper, error) {
 	registrar := filepath.Join(d.cfg.RegistrarDir, kubeletplugin.RollingUpdateRegistrarSocketFile(d.cfg.RegistrarDir, api.DriverName, d.cfg.PodUID))
-	if err := d.sweepSockets(ctx, registrar); err != nil {
+	if err := d.sweepSockets(ctx, api.DriverName, d.cfg.PluginDir, registrar, d.socket()); err != nil {
 		return nil, err
 	}
 	helper, err := kubeletplugin.Start(ctx, d,

@@ -201,6 +201,11 @@ type kubelet struct {
 // register waits for a registration socket, asks who is there and connects.
 func (m *machine) register(t testing.TB, uid types.UID) *kubelet {
 	t.Helper()
+	return m.registerAt(t, m.registration(uid))
+}
+
+func (m *machine) registerAt(t testing.TB, path string) *kubelet {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	p, err := kubelettest.Register(ctx, m.registration(uid))

@@ -164,21 +164,21 @@ func (d *Driver) sweepClaim(ctx context.Context, uid string) (err error) {
 	return nil
 }
 
-// sweepSockets removes the sockets of instances that died without doing it:
-// the kubelet would try to reach them for ever. A socket on which somebody
-// listens is left alone.
-func (d *Driver) sweepSockets(ctx context.Context, own string) error {
+// sweepSockets removes the sockets of a driver's instances that died without
+// doing it: the kubelet would try to reach them for ever. A socket on which
+// somebody listens is left alone, and those that are this instance's own.
+func (d *Driver) sweepSockets(ctx context.Context, driverName, pluginDir string, own ...string) error {
 	for _, pattern := range []string{
-		filepath.Join(d.cfg.RegistrarDir, api.DriverName+"-*reg.sock"),
-		filepath.Join(d.cfg.PluginDir, "dra*.sock"),
-		filepath.Join(d.cfg.PluginDir, "dra*.sock"+lostSuffix),
+		filepath.Join(d.cfg.RegistrarDir, driverName+"-*reg.sock"),
+		filepath.Join(pluginDir, "dra*.sock"),
+		filepath.Join(pluginDir, "dra*.sock"+lostSuffix),
 	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			return fmt.Errorf("sweep sockets: %w", err)
 		}
 		for _, path := range paths {
-			if path == own || path == d.socket() || listening(ctx, path) {
+			if slices.Contains(own, path) || listening(ctx, path) {
 				continue
 			}
 			if err := removeSocket(path); err != nil {
