@@ -34,8 +34,10 @@ func clusterFlag(cmd *cobra.Command, name *string, standard, usage string) {
 
 type upOptions struct {
 	name, config, kubernetes, nodeImage, gpus string
-	wait                                      time.Duration
-	retain                                    bool
+
+	driverRoot string
+	wait       time.Duration
+	retain     bool
 }
 
 // versionFlag adds a flag that takes a version of Kubernetes.
@@ -57,9 +59,13 @@ rolls out the lab's driver. What is there already and unchanged is left alone, s
 safe to repeat, and after an interruption it goes on where it stopped.`,
 		Example: `  lab up
   lab up --gpus simulated=h100:8
+  lab up --gpus passthrough
   lab up --kubernetes v1.36.3 --name older`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkDriverRoot(cmd, o.driverRoot); err != nil {
+				return err
+			}
 			return l.up(cmd.Context(), o)
 		},
 	}
@@ -67,7 +73,8 @@ safe to repeat, and after an interruption it goes on where it stopped.`,
 	cmd.Flags().StringVar(&o.config, "config", "", "kind config `file` (default "+defaultConfig+", else one control plane and two workers)")
 	versionFlag(cmd, &o.kubernetes, "kubernetes", "", "Kubernetes `version`; any that can be pulled or built (default: kind's own where a registry answers, else "+nodeimage.DefaultKubernetes+" from source)")
 	cmd.Flags().StringVar(&o.nodeImage, "node-image", "", "node `image` to use as it is, instead of looking one up for --kubernetes")
-	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "`mode`: auto, simulated[=PROFILE:COUNT,...] or passthrough")
+	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "`mode`: passthrough for the host's GPUs, simulated[=PROFILE:COUNT,...], or auto for the first that is possible")
+	driverRootFlag(cmd, &o.driverRoot)
 	cmd.Flags().DurationVar(&o.wait, "wait", 4*time.Minute, "how long nodes get to become ready")
 	cmd.Flags().BoolVar(&o.retain, "retain", false, "keep the nodes of a cluster that does not come up, to look at them")
 	return cmd
@@ -106,6 +113,10 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 	if _, err := cluster.Open(ctx, o.name); err != nil && !errors.Is(err, cluster.ErrNotFound) {
 		return err
 	}
+	gpus, source, err := l.chooseGPUs(ctx, engine, o, gpus)
+	if err != nil {
+		return err
+	}
 	image, err := l.nodeImage(ctx, engine, o)
 	if err != nil {
 		return err
@@ -116,6 +127,7 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 		Config:       config,
 		Image:        image,
 		Restrictions: engine.Restrictions,
+		GPUs:         source,
 		Retain:       o.retain,
 		Wait:         o.wait,
 		Meanwhile: func(ctx context.Context, nodes []cluster.Node) {

@@ -55,9 +55,16 @@ type images struct {
 
 func (i images) list() []*image.Image { return []*image.Image{i.driver, i.trainer} }
 
+// nvmlNeeds is what NVIDIA's library needs of a C library besides what the driver
+// itself does, which opens it at run time. Newer C libraries have these names
+// for older programs only, and some systems do not install them.
+func nvmlNeeds() []string {
+	return []string{"libpthread.so.0", "libm.so.6", "libdl.so.2", "librt.so.1"}
+}
+
 // build makes the images of the programs in directory.
 func build(directory string) (images, error) {
-	driver, err := image.Build(driverRepository, filepath.Join(directory, driverProgram))
+	driver, err := image.Build(driverRepository, filepath.Join(directory, driverProgram), nvmlNeeds()...)
 	if err != nil {
 		return images{}, unbuilt(err)
 	}
