@@ -15,11 +15,13 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -29,7 +31,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/driverroot"
+	"github.com/dra-lab/dra-lab/driver/internal/device"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
+	"github.com/dra-lab/dra-lab/driver/internal/gpu/passthrough"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
@@ -49,10 +54,17 @@ func main() {
 	os.Exit(code)
 }
 
+// Kinds of GPUs.
+const (
+	kindSimulated = "simulated"
+	kindReal      = "passthrough"
+)
+
 // flags are the command line.
 type flags struct {
 	node, podUID, gpus, http string
 	kubeconfig, hardwareDir  string
+	driverRoot               string
 	verbosity                int
 }
 
@@ -62,10 +74,11 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.SetOutput(stderr)
 	fs.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "`name` of this node, and of its pool ($NODE_NAME)")
 	fs.StringVar(&f.podUID, "pod-uid", os.Getenv("POD_UID"), "`UID` of this Pod; lets another instance replace this one without a gap ($POD_UID)")
-	fs.StringVar(&f.gpus, "gpus", "simulated", "`kind` of GPUs: simulated")
+	fs.StringVar(&f.gpus, "gpus", kindSimulated, "`kind` of GPUs: simulated or "+kindReal)
 	fs.StringVar(&f.http, "http", ":8080", "`address` for "+api.PathLive+", "+api.PathReady+", "+api.PathMetrics+" and "+api.PathStatus+"; empty for none")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` to reach the API server with; empty inside a cluster")
 	fs.StringVar(&f.hardwareDir, "hardware-dir", api.HardwareDir, "`directory` with the state of simulated GPUs")
+	fs.StringVar(&f.driverRoot, "driver-root", driverroot.Dir, "`directory` with the device nodes and libraries of real GPUs")
 	fs.IntVar(&f.verbosity, "v", 0, "`level` of logging on stderr")
 	if err := fs.Parse(args); err != nil {
 		return f, err
@@ -75,10 +88,10 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 		return f, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case f.node == "":
 		return f, errors.New("no node name: set -node-name or $NODE_NAME")
-	case f.gpus == "passthrough":
-		return f, errors.New("-gpus passthrough is not supported by this version")
-	case f.gpus != "simulated":
-		return f, fmt.Errorf("-gpus %q: want simulated", f.gpus)
+	case f.gpus != kindSimulated && f.gpus != kindReal:
+		return f, fmt.Errorf("-gpus %q: want %s or %s", f.gpus, kindSimulated, kindReal)
+	case f.gpus == kindReal && !filepath.IsAbs(f.driverRoot):
+		return f, fmt.Errorf("-driver-root %q: want an absolute path", f.driverRoot)
 	}
 	return f, nil
 }
@@ -144,18 +157,12 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	reports := report.New(stdout, f.node)
 	defer reports.Close()
 
-	lib, err := simulated.New(simulated.Config{
-		Node: f.node, Dir: f.hardwareDir,
-		OnError: func(err error) {
-			klog.FromContext(ctx).Error(err, "Simulated hardware")
-			reports.Report(api.Report{Step: api.StepError, Detail: "hardware", Err: err.Error()})
-		},
+	lib, shared, err := openLibrary(f, func(err error) {
+		klog.FromContext(ctx).Error(err, "Simulated hardware")
+		reports.Report(api.Report{Step: api.StepError, Detail: "hardware", Err: err.Error()})
 	})
 	if err != nil {
 		return err
-	}
-	if ret := lib.Init(); ret != 0 {
-		return fmt.Errorf("initialize GPU library: %w", ret)
 	}
 	defer lib.Shutdown()
 	gpus, err := gpu.Discover(lib)
@@ -171,7 +178,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	driver, err := plugin.Open(ctx, plugin.Config{
 		Events: broadcaster.NewRecorder(scheme.Scheme, api.DriverName),
 		Node:   f.node, Client: client,
-		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
+		Hardware: gpus, Binder: lib, Shared: shared, Simulated: f.gpus == kindSimulated,
 		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
 		Reports: reports,
 	})
@@ -187,6 +194,31 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		defer stop()
 	}
 	return driver.Run(ctx)
+}
+
+// library is an implementation of NVML, and what it does for claims.
+type library interface {
+	gpu.Library
+	plugin.Binder
+	Shutdown() nvml.Return
+}
+
+// openLibrary gives the library, initialised, and says of which GPUs claims may
+// have parts; nil is none. Simulated hardware tells onError what goes wrong in
+// the background.
+func openLibrary(f flags, onError func(error)) (lib library, shared func(device.GPU) bool, err error) {
+	if f.gpus == kindReal {
+		lib, err := passthrough.Open(f.driverRoot)
+		return lib, nil, err
+	}
+	sim, err := simulated.New(simulated.Config{Node: f.node, Dir: f.hardwareDir, OnError: onError})
+	if err != nil {
+		return nil, nil, err
+	}
+	if ret := sim.Init(); ret != nvml.SUCCESS {
+		return nil, nil, fmt.Errorf("initialize GPU library: %w", ret)
+	}
+	return sim, sim.Shared, nil
 }
 
 // connect makes a client of the API server. A burst of Pods fetches as many

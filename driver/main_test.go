@@ -17,7 +17,7 @@ func TestCommandLine(t *testing.T) {
 		{args: nil, code: exitUsage, stderr: "driver: error: no node name: set -node-name or $NODE_NAME"},
 		{args: []string{"-node-name=n", "extra"}, code: exitUsage, stderr: `unexpected argument "extra"`},
 		{args: []string{"-node-name=n", "-gpus=imaginary"}, code: exitUsage, stderr: `-gpus "imaginary"`},
-		{args: []string{"-node-name=n", "-gpus=passthrough"}, code: exitUsage, stderr: "not supported by this version"},
+		{args: []string{"-node-name=n", "-gpus=passthrough", "-driver-root=here"}, code: exitUsage, stderr: `-driver-root "here": want an absolute path`},
 		{args: []string{"-unknown"}, code: exitUsage, stderr: "-unknown"},
 		{args: []string{"-node-name=n", "-kubeconfig=/does/not/exist"}, code: exitFailed, stderr: "driver: error: configure API client"},
 	} {
