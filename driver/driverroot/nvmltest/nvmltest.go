@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func Build(tb testing.TB, path, description string, macros ...string) {
 func build(path, description string, macros []string) error {
 	// Compiled with the header that go-nvml was made from, so that no function
 	// has another form than there.
-	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()
+	out, err := exec.Command("go", "list", "-find", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()
 	if err != nil {
 		return fmt.Errorf("find NVML's header: %w", err)
 	}
@@ -100,5 +101,32 @@ func Describe(tb testing.TB, file, description string) {
 	}
 	if err != nil {
 		tb.Fatal(err)
+	}
+}
+
+// inProcess is set to the name of the test for which a process was started.
+const inProcess = "DRA_LAB_NVML_TEST"
+
+// Alone runs body in a process of its own: go-nvml binds a library's functions
+// for the life of a process, so one that has used a library can use no other.
+func Alone(t *testing.T, body func(*testing.T)) {
+	t.Helper()
+	if os.Getenv(inProcess) == t.Name() {
+		body(t)
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pattern []string
+	for part := range strings.SplitSeq(t.Name(), "/") {
+		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	cmd := exec.CommandContext(t.Context(), self, "-test.v", "-test.timeout=2m", "-test.run="+strings.Join(pattern, "/"))
+	cmd.Env = append(os.Environ(), inProcess+"="+t.Name())
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()+" ") {
+		t.Fatalf("in a process of its own: %v\n%s", err, out)
 	}
 }
