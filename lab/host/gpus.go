@@ -22,8 +22,10 @@ func (facts *EngineFacts) forGPUs() gpu.Engine {
 }
 
 // remote says whether an engine's address is on another machine, or may be.
+// Docker Desktop's is a socket here, with a virtual machine behind it.
 func remote(address string) bool {
-	return address != "" && !strings.HasPrefix(address, "unix://") && !strings.HasPrefix(address, "/")
+	local := address == "" || strings.HasPrefix(address, "unix://")
+	return !local || strings.Contains(address, "/.docker/desktop/")
 }
 
 // JudgeGPUs is [Facts.GPUs] for an engine that was found.

@@ -31,12 +31,13 @@ const OldDriver = "OLD_DRIVER"
 // not set. Macros are defined for the compiler.
 func Build(tb testing.TB, path, description string, macros ...string) {
 	tb.Helper()
-	if err := build(path, description, macros); err != nil {
+	if err := Compile(path, description, macros...); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-func build(path, description string, macros []string) error {
+// Compile is Build for callers that have no testing.TB.
+func Compile(path, description string, macros ...string) error {
 	// Compiled with the header that go-nvml was made from, so that no function
 	// has another form than there.
 	out, err := exec.Command("go", "list", "-find", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()

@@ -389,3 +389,24 @@ func TestErrorsAreTheLibrarysOwn(t *testing.T) {
 		}
 	})
 }
+
+// The libraries are looked for once, so that a claim's CDI spec is quick to make:
+// at most 1 ms is wanted.
+func BenchmarkSpec(b *testing.B) {
+	root, _ := nvmltest.Root(b, three, []int{0, 1, 2})
+	for _, name := range []string{"libcuda.so.1", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1", "libnvidia-gpucomp.so.570.86.15"} {
+		if err := os.WriteFile(driverroot.Library(root, name), nil, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	h, err := passthrough.Open(root)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer h.Shutdown()
+	for b.Loop() {
+		if _, err := cdi.Spec("uid", []cdi.Device{{Request: "gpu", Name: "gpu-0", UUID: "GPU-a", Edits: h.Edits(device.GPU{Minor: 0}, device.Settings{})}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

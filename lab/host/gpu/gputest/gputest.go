@@ -25,12 +25,21 @@ var base []byte
 func Root(tb testing.TB, changes ...[]byte) string {
 	tb.Helper()
 	root := tb.TempDir()
-	for _, change := range append([][]byte{base}, changes...) {
-		if err := apply(root, txtar.Parse(change)); err != nil {
-			tb.Fatal(err)
-		}
+	if err := Make(root, changes...); err != nil {
+		tb.Fatal(err)
 	}
 	return root
+}
+
+// Make is Root for callers that have no testing.TB. The directory has to be
+// empty, or not to be there.
+func Make(root string, changes ...[]byte) error {
+	for _, change := range append([][]byte{base}, changes...) {
+		if err := apply(root, txtar.Parse(change)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func apply(root string, a *txtar.Archive) error {
