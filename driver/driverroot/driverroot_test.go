@@ -16,16 +16,16 @@ func TestReadNode(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "node")
 	for text, want := range map[string]driverroot.Node{
-		"c 195 0\n":             {Major: 195, StandIn: true},
-		"c 511 1":               {Major: 511, Minor: 1, StandIn: true},
-		"c 4095 1048575":        {Major: 4095, Minor: 1<<20 - 1, StandIn: true},
-		"":                      {},
-		"b 8 0":                 {},
-		"c 0 0":                 {},
-		"c 4096 0":              {},
-		"c 1 1048576":           {},
-		"c 195 -1":              {},
-		"c 195 0 0":             {},
+		"c 195 0\n":              {Major: 195, StandIn: true},
+		"c 511 1":                {Major: 511, Minor: 1, StandIn: true},
+		"c 4095 1048575":         {Major: 4095, Minor: 1<<20 - 1, StandIn: true},
+		"":                       {},
+		"b 8 0":                  {},
+		"c 0 0":                  {},
+		"c 4096 0":               {},
+		"c 1 1048576":            {},
+		"c 195 -1":               {},
+		"c 195 0 0":              {},
 		strings.Repeat("c ", 40): {},
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

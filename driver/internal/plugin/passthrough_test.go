@@ -28,13 +28,18 @@ gpu 1 uuid GPU-b
 gpu 1 bus 00000000:65:00.0
 `
 
-// startReal runs a driver on what a node has of real GPUs.
-func (m *machine) startReal(t *testing.T, root string) *running {
+func openReal(t *testing.T, root string) *passthrough.Hardware {
 	t.Helper()
 	lib, err := passthrough.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return lib
+}
+
+// startReal runs a driver on what a node has of real GPUs.
+func (m *machine) startReal(t *testing.T, lib *passthrough.Hardware) *running {
+	t.Helper()
 	gpus, err := gpu.Discover(lib)
 	if err != nil {
 		t.Fatal(err)
@@ -43,13 +48,11 @@ func (m *machine) startReal(t *testing.T, root string) *running {
 		c.Hardware, c.Binder, c.Shared, c.Simulated = gpus, lib, nil, false
 		c.ProbeEvery = 20 * time.Millisecond
 	})
-	// After the driver, which is stopped by a cleanup of its own before.
 	t.Cleanup(func() {
 		r.stop()
 		if err := gpus.Close(); err != nil {
 			t.Error(err)
 		}
-		lib.Shutdown()
 	})
 	return r
 }
@@ -61,7 +64,7 @@ func TestRealGPUs(t *testing.T) {
 		root, file := nvmltest.Root(t, twoGPUs, []int{0, 1})
 		m := newMachine(t)
 		m.allocate(t, claim("a", "gpu-0"), claim("b", "gpu-1"))
-		d := m.startReal(t, root)
+		d := m.startReal(t, openReal(t, root))
 		k := m.register(t, "")
 
 		// The devices are published as what they are.
@@ -96,9 +99,13 @@ func TestRealGPUs(t *testing.T) {
 
 		// What NVML tells by itself, and when asked, becomes health and taints.
 		nvmltest.Describe(t, file, twoGPUs+"event 1 0 79\n")
-		eventually(t, "XID", func() bool { return slices.ContainsFunc(m.taints(t, "gpu-0"), func(s string) bool { return strings.HasPrefix(s, api.TaintXID+"=79:") }) })
+		eventually(t, "XID", func() bool {
+			return slices.ContainsFunc(m.taints(t, "gpu-0"), func(s string) bool { return strings.HasPrefix(s, api.TaintXID+"=79:") })
+		})
 		nvmltest.Describe(t, file, twoGPUs+"event 1 0 79\ngpu 1 answer 15\n")
-		eventually(t, "lost", func() bool { return slices.ContainsFunc(m.taints(t, "gpu-1"), func(s string) bool { return strings.HasPrefix(s, api.TaintLost) }) })
+		eventually(t, "lost", func() bool {
+			return slices.ContainsFunc(m.taints(t, "gpu-1"), func(s string) bool { return strings.HasPrefix(s, api.TaintLost) })
+		})
 		if _, failed := k.prepare(t, "b"); !strings.Contains(failed["b"], "gpu-1") {
 			t.Errorf("a claim of a lost GPU: %v", failed)
 		}
@@ -135,7 +142,8 @@ func TestRealGPUsAfterARestart(t *testing.T) {
 		root, _ := nvmltest.Root(t, twoGPUs, []int{1})
 		m := newMachine(t)
 		m.allocate(t, claim("a", "gpu-0"))
-		d := m.startReal(t, root)
+		lib := openReal(t, root)
+		d := m.startReal(t, lib)
 		if _, failed := m.register(t, "").prepare(t, "a"); len(failed) > 0 {
 			t.Fatal(failed)
 		}
@@ -144,7 +152,7 @@ func TestRealGPUsAfterARestart(t *testing.T) {
 		if err := os.Remove(m.specPath("a")); err != nil {
 			t.Fatal(err)
 		}
-		d = m.startReal(t, root)
+		d = m.startReal(t, lib)
 		k := m.register(t, "")
 		same(t, "spec", before, m.spec(t, "a"))
 		same(t, "its GPU", "/dev/nvidia1", before.Devices[0].ContainerEdits.DeviceNodes[0].Path)

@@ -43,9 +43,8 @@ type Hardware struct {
 }
 
 // Open loads the library below root, initialises it and finds the GPUs whose
-// device nodes are there. The caller calls Shutdown. In one process only one
-// library can be open at a time, and none after it with other functions: that is
-// how go-nvml binds them.
+// device nodes are there. A process can open one library only: go-nvml binds its
+// functions for good.
 func Open(root string) (*Hardware, error) {
 	h, err := open(root)
 	if err != nil {
@@ -71,11 +70,14 @@ func open(root string) (*Hardware, error) {
 		return nil, fmt.Errorf("initialize %s: %w%s", driverroot.NVML, ret, meaning(ret))
 	}
 	if err := h.find(); err != nil {
-		h.Interface.Shutdown()
 		return nil, err
 	}
 	return h, nil
 }
+
+// Shutdown does nothing. Somebody may still wait for a GPU that does not answer:
+// the library must not go away under such a call before the process does.
+func (h *Hardware) Shutdown() nvml.Return { return nvml.SUCCESS }
 
 // meaning says more than the library does of how its Init may fail.
 func meaning(ret nvml.Return) string {
