@@ -55,7 +55,8 @@ func newUp(l *lab) *cobra.Command {
 		Use:   "up",
 		Short: "Bring up the cluster and the driver",
 		Long: `Brings up a real kind cluster with the DRA feature gates of its Kubernetes version and
-rolls out the lab's driver. What is there already and unchanged is left alone, so it is
+rolls out the lab's driver. GPUs are the host's if it has NVIDIA GPUs that can be used,
+else simulated ones; it says which and why. What is there already and unchanged is left alone, so it is
 safe to repeat, and after an interruption it goes on where it stopped.`,
 		Example: `  lab up
   lab up --gpus simulated=h100:8

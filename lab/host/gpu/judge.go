@@ -101,7 +101,11 @@ func (j *judge) system() {
 			"CUDA needs NVIDIA's own kernel module, which is not loaded beside it",
 			j.sudo+"sh -c 'echo blacklist nouveau >/etc/modprobe.d/nouveau.conf && update-initramfs -u && reboot', after NVIDIA's driver is installed")
 	case f.Driver == "":
-		j.stop(fmt.Sprintf("%s, but NVIDIA's kernel module is not loaded", count(max(len(f.PCI), len(f.gpuNodes())), "NVIDIA GPU")),
+		what := count(len(f.PCI), "NVIDIA GPU")
+		if len(f.PCI) == 0 {
+			what = "device nodes of NVIDIA GPUs" // as a container may have them without the bus
+		}
+		j.stop(what+", but NVIDIA's kernel module is not loaded",
 			"no program reaches a GPU", j.sudo+"modprobe nvidia (install the driver first if there is no such module)")
 	case len(f.GPUs) == 0:
 		j.stop(fmt.Sprintf("NVIDIA driver %s is loaded, but drives no GPU", f.Driver),

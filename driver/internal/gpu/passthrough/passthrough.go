@@ -66,7 +66,7 @@ func open(root string) (*Hardware, error) {
 		return nil, err
 	}
 	h.Interface = nvml.New(nvml.WithLibraryPath(library))
-	if ret := h.Interface.Init(); ret != nvml.SUCCESS {
+	if ret := h.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("initialize %s: %w%s", driverroot.NVML, ret, meaning(ret))
 	}
 	if err := h.find(); err != nil {
@@ -153,7 +153,7 @@ func (h *Hardware) survey(library string) error {
 	if err := l.Open(); err != nil {
 		return fmt.Errorf("load %s: %w", driverroot.NVML, err)
 	}
-	defer l.Close() //nolint:errcheck // it is loaded again, and this is a reference to it
+	defer func() { _ = l.Close() }() // go-nvml loads it again, for good
 	has := func(names []string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return l.Lookup(n) == nil })
 	}
