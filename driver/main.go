@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -31,8 +33,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/driver/api"
+	"github.com/dra-lab/dra-lab/driver/driverroot"
 	"github.com/dra-lab/dra-lab/driver/internal/fault"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu"
+	"github.com/dra-lab/dra-lab/driver/internal/gpu/passthrough"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
 	"github.com/dra-lab/dra-lab/driver/internal/operation"
@@ -55,11 +59,18 @@ func main() {
 	os.Exit(code)
 }
 
+// Kinds of GPUs.
+const (
+	kindSimulated = "simulated"
+	kindReal      = "passthrough"
+)
+
 // flags are the command line.
 type flags struct {
 	node, podUID, gpus, http string
 	kubeconfig, hardwareDir  string
 	kubeletDir, cdiDir       string
+	driverRoot               string
 	inventory                api.Inventory
 	verbosity                int
 	rules                    health.Rules
@@ -71,7 +82,7 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.SetOutput(stderr)
 	fs.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "`name` of this node, and of its pool ($NODE_NAME)")
 	fs.StringVar(&f.podUID, "pod-uid", os.Getenv("POD_UID"), "`UID` of this Pod; lets another instance replace this one without a gap ($POD_UID)")
-	fs.StringVar(&f.gpus, "gpus", "simulated", "`kind` of GPUs: simulated, or simulated=PROFILE:COUNT to say what a node has that has no "+api.InventoryName)
+	fs.StringVar(&f.gpus, "gpus", kindSimulated, "`kind` of GPUs: "+kindReal+", simulated, or simulated=PROFILE:COUNT to say what a node has that has no "+api.InventoryName)
 	fs.StringVar(&f.http, "http", ":8080", "`address` for "+api.PathLive+", "+api.PathReady+", "+api.PathMetrics+" and "+api.PathStatus+"; empty for none")
 	fs.StringVar(&f.kubeletDir, "kubelet-dir", kubeletDir, "root `directory` of the kubelet; sockets and checkpoint are below it")
 	fs.StringVar(&f.cdiDir, "cdi-dir", api.CDIDir, "`directory` in which the container runtime looks for CDI specs")
@@ -85,6 +96,7 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 		f.rules.Effects, err = health.ParseEffects(s)
 		return err
 	})
+	fs.StringVar(&f.driverRoot, "driver-root", driverroot.Dir, "`directory` with the device nodes and libraries of real GPUs")
 	fs.IntVar(&f.verbosity, "v", 0, "`level` of logging on stderr")
 	if err := fs.Parse(args); err != nil {
 		return f, err
@@ -95,10 +107,10 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 		return f, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case f.node == "":
 		return f, errors.New("no node name: set -node-name or $NODE_NAME")
-	case f.gpus == "passthrough":
-		return f, errors.New("-gpus passthrough is not supported by this version")
-	case kind != "simulated":
-		return f, fmt.Errorf("-gpus %q: want simulated", f.gpus)
+	case f.gpus != kindReal && kind != kindSimulated:
+		return f, fmt.Errorf("-gpus %q: want %s or %s", f.gpus, kindSimulated, kindReal)
+	case f.gpus == kindReal && !filepath.IsAbs(f.driverRoot):
+		return f, fmt.Errorf("-driver-root %q: want an absolute path", f.driverRoot)
 	case !filepath.IsAbs(f.kubeletDir):
 		return f, fmt.Errorf("-kubelet-dir %q: want an absolute path", f.kubeletDir)
 	case !hasList:
@@ -177,40 +189,37 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	}
 	reports := report.New(stdout, f.node)
 	defer reports.Close()
+	tell := func(detail, what string) func(error) {
+		return func(err error) {
+			klog.FromContext(ctx).Error(err, what)
+			reports.Report(api.Report{Step: api.StepError, Detail: detail, Err: err.Error()})
+		}
+	}
 	// For labs: simulated hardware is not all that can be broken there.
-	faults, err := fault.New(fault.Config{
-		Dir: filepath.Join(f.hardwareDir, string(api.TargetDriver)),
-		OnAct: func(f api.Fault, place fault.Place) {
-			klog.FromContext(ctx).V(2).Info("Injected fault acts", "kind", f.Kind, "id", f.ID, "place", place)
-			reports.Report(api.Report{Step: api.StepFault, Detail: f.Kind})
-		},
-		OnError: func(err error) {
-			klog.FromContext(ctx).Error(err, "Injected faults")
-			reports.Report(api.Report{Step: api.StepError, Detail: "faults", Err: err.Error()})
-		},
-	})
-	if err != nil {
-		return err
+	var faults *fault.Faults
+	if f.gpus != kindReal {
+		faults, err = fault.New(fault.Config{
+			Dir: filepath.Join(f.hardwareDir, string(api.TargetDriver)),
+			OnAct: func(f api.Fault, place fault.Place) {
+				klog.FromContext(ctx).V(2).Info("Injected fault acts", "kind", f.Kind, "id", f.ID, "place", place)
+				reports.Report(api.Report{Step: api.StepFault, Detail: f.Kind})
+			},
+			OnError: tell("faults", "Injected faults"),
+		})
+		if err != nil {
+			return err
+		}
 	}
 	client, operations, err := connect(f.kubeconfig, faults)
 	if err != nil {
 		return err
 	}
-	lib, err := simulated.New(simulated.Config{
-		Node: f.node, Dir: f.hardwareDir, Default: f.inventory,
-		OnError: func(err error) {
-			klog.FromContext(ctx).Error(err, "Simulated hardware")
-			reports.Report(api.Report{Step: api.StepError, Detail: "hardware", Err: err.Error()})
-		},
-	})
+	hardware, err := openHardware(f, tell("hardware", "Simulated hardware"))
 	if err != nil {
 		return err
 	}
-	if ret := lib.Init(); ret != 0 {
-		return fmt.Errorf("initialize GPU library: %w", ret)
-	}
-	defer lib.Shutdown()
-	gpus, err := gpu.Discover(lib, lib.Sysfs())
+	defer hardware.Shutdown()
+	gpus, err := gpu.Discover(hardware, hardware.sysfs)
 	if err != nil {
 		return err
 	}
@@ -220,21 +229,21 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return fmt.Errorf("record events: %w", err)
 	}
-	attached, err := slots.Open(filepath.Join(f.hardwareDir, api.FabricHardwareName), api.CDIDir)
-	if err != nil {
-		return err
-	}
-	driver, err := plugin.Open(ctx, plugin.Config{
+	config := plugin.Config{
 		Events: broadcaster.NewRecorder(scheme.Scheme, api.DriverName),
 		Node:   f.node, Client: client,
-		Hardware: gpus, Binder: lib, Shared: lib.Shared, Simulated: true,
-		// Only because they are simulated: nobody's real GPU is cut.
-		Partitions: gpus,
-		PodUID:     types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
+		Hardware: gpus, Binder: hardware,
+		PodUID: types.UID(f.podUID), BootID: string(bytes.TrimSpace(bootID)), Version: version(),
 		PluginDir: below(f.kubeletDir, api.PluginDir), RegistrarDir: below(f.kubeletDir, api.RegistrarDir), CDIDir: f.cdiDir,
-		Reports: reports, Faults: faults, Rules: f.rules,
-		Operations: operations, Reset: lib.Reset, Slots: attached,
-	})
+		Reports: reports, Rules: f.rules, Operations: operations,
+	}
+	if sim := hardware.simulated; sim != nil {
+		config.Simulated, config.Shared, config.Partitions, config.Reset, config.Faults = true, sim.Shared, gpus, sim.Reset, faults
+		if config.Slots, err = slots.Open(filepath.Join(f.hardwareDir, api.FabricHardwareName), f.cdiDir); err != nil {
+			return err
+		}
+	}
+	driver, err := plugin.Open(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -247,6 +256,42 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 		defer stop()
 	}
 	return driver.Run(ctx)
+}
+
+// hardware is an implementation of NVML, initialised, and what it does for
+// claims.
+type hardware struct {
+	library
+	sysfs iofs.ReadLinkFS
+	// simulated is nil where the GPUs are real: nobody's real GPU is shared, cut,
+	// reset or plugged in by this program.
+	simulated *simulated.Simulator
+}
+
+type library interface {
+	gpu.Library
+	plugin.Binder
+	Shutdown() nvml.Return
+}
+
+// openHardware opens the GPUs of this node. Simulated ones tell onError what goes
+// wrong in the background.
+func openHardware(f flags, onError func(error)) (hardware, error) {
+	if f.gpus == kindReal {
+		lib, err := passthrough.Open(f.driverRoot)
+		if err != nil {
+			return hardware{}, err
+		}
+		return hardware{library: lib, sysfs: os.DirFS("/sys").(iofs.ReadLinkFS)}, nil
+	}
+	sim, err := simulated.New(simulated.Config{Node: f.node, Dir: f.hardwareDir, Default: f.inventory, OnError: onError})
+	if err != nil {
+		return hardware{}, err
+	}
+	if ret := sim.Init(); ret != nvml.SUCCESS {
+		return hardware{}, fmt.Errorf("initialize GPU library: %w", ret)
+	}
+	return hardware{library: sim, sysfs: sim.Sysfs(), simulated: sim}, nil
 }
 
 // connect makes clients of the API server. A burst of Pods fetches as many

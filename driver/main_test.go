@@ -20,9 +20,9 @@ func TestCommandLine(t *testing.T) {
 		{args: []string{"-node-name=n", "-gpus=simulated=t4"}, code: exitFailed, stderr: "configure API client"},
 		{args: []string{"-node-name=n", "-gpus=simulated=t4:none"}, code: exitUsage, stderr: `-gpus: parse GPUs "t4:none"`},
 		{args: []string{"-node-name=n", "-kubelet-dir=var/lib"}, code: exitUsage, stderr: `-kubelet-dir "var/lib": want an absolute path`},
-		{args: []string{"-node-name=n", "-gpus=passthrough"}, code: exitUsage, stderr: "not supported by this version"},
 		{args: []string{"-node-name=n", "-ignored-xids=13,x"}, code: exitUsage, stderr: `XIDs "13,x": "x"`},
 		{args: []string{"-node-name=n", "-taint-effects=xid=Evict"}, code: exitUsage, stderr: `effect "Evict" of xid`},
+		{args: []string{"-node-name=n", "-gpus=passthrough", "-driver-root=here"}, code: exitUsage, stderr: `-driver-root "here": want an absolute path`},
 		{args: []string{"-unknown"}, code: exitUsage, stderr: "-unknown"},
 		{args: []string{"-node-name=n", "-kubeconfig=/does/not/exist"}, code: exitFailed, stderr: "driver: error: configure API client"},
 	} {

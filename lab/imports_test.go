@@ -14,7 +14,7 @@ import (
 const module = "github.com/dra-lab/dra-lab/"
 
 // The rooms of the project and what they may import of each other: scenarios
-// over the lab, the lab over manifests and the driver's two public packages,
+// over the lab, the lab over manifests and the driver's public packages,
 // the driver over nothing. Files are parsed here rather than asked of the go
 // command, whose answer a test cache can outlive.
 var allowed = []struct {
@@ -22,11 +22,12 @@ var allowed = []struct {
 	to   []string
 }{
 	{from: "scenarios/trainer", to: []string{"scenarios/trainer", "driver/api", "lab/timeline/workload"}},
-	{from: "scenarios", to: []string{"scenarios", "lab", "manifests", "driver/api", "driver/draconn"}},
-	{from: "lab", to: []string{"lab", "manifests", "driver/api", "driver/draconn"}},
+	{from: "scenarios", to: []string{"scenarios", "lab", "manifests", "driver/api", "driver/draconn", "driver/driverroot"}},
+	{from: "lab", to: []string{"lab", "manifests", "driver/api", "driver/draconn", "driver/driverroot"}},
 	{from: "driver/api/v1alpha1", to: []string{"driver/api"}},
 	{from: "driver/api", to: nil},
 	{from: "driver/draconn", to: []string{"driver/draconn"}},
+	{from: "driver/driverroot", to: []string{"driver/driverroot"}},
 	{from: "driver", to: []string{"driver"}},
 	{from: "manifests", to: nil},
 	{from: "scripts", to: []string{"manifests"}},

@@ -46,8 +46,8 @@ const (
 )
 
 // TestScripts runs testdata/*.txt. Besides testscript's own commands they have
-// refuses, waitfor, tmpfs, weakengine and cures, and the conditions live, built,
-// root, mounts and packages: see the functions of those names.
+// refuses, waitfor, tmpfs, weakengine, cures and driverroot, and the conditions
+// live, built, root, mounts and packages: see the functions of those names.
 func TestScripts(t *testing.T) {
 	m := findMachine(t)
 	testscript.Run(t, testscript.Params{
@@ -59,6 +59,7 @@ func TestScripts(t *testing.T) {
 			"tmpfs":      tmpfs,
 			"weakengine": weakEngine,
 			"cures":      cures,
+			"driverroot": driverRoot,
 		},
 		Condition: m.condition,
 	})

@@ -25,6 +25,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
+	"github.com/dra-lab/dra-lab/driver/driverroot/nvmltest"
+	"github.com/dra-lab/dra-lab/lab/host/gpu/gputest"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
@@ -181,6 +183,29 @@ func moduleProxy() *httptest.Server {
 			http.Error(w, "not found: unknown revision", http.StatusNotFound)
 		}
 	}))
+}
+
+// driverRoot makes a folder that looks like the root of a host with two GPUs. Its
+// libnvidia-ml.so.1 works, and says of them what the other files say.
+//
+//	driverroot DIRECTORY
+func driverRoot(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: driverroot DIRECTORY")
+	}
+	root := ts.MkAbs(args[0])
+	ts.Check(gputest.Make(root))
+	library := filepath.Join(root, "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.86.15")
+	ts.Check(os.Remove(library))
+	ts.Check(nvmltest.Compile(library, `driver 570.86.15
+cuda 12080
+gpu 0 uuid GPU-00000000-0000-8000-8000-000000000001
+gpu 0 name NVIDIA H100 80GB HBM3
+gpu 0 bus 00000000:17:00.0
+gpu 1 uuid GPU-00000000-0000-8000-8000-000000000002
+gpu 1 name NVIDIA H100 80GB HBM3
+gpu 1 bus 00000000:65:00.0
+`))
 }
 
 // cures checks a report of lab doctor: a JSON document with checks, each of which

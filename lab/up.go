@@ -34,8 +34,10 @@ func clusterFlag(cmd *cobra.Command, name *string, standard, usage string) {
 
 type upOptions struct {
 	name, config, kubernetes, nodeImage, gpus string
-	wait                                      time.Duration
-	retain                                    bool
+
+	driverRoot string
+	wait       time.Duration
+	retain     bool
 }
 
 // versionFlag adds a flag that takes a version of Kubernetes.
@@ -53,13 +55,18 @@ func newUp(l *lab) *cobra.Command {
 		Use:   "up",
 		Short: "Bring up the cluster and the driver",
 		Long: `Brings up a real kind cluster with the DRA feature gates of its Kubernetes version and
-rolls out the lab's driver. What is there already and unchanged is left alone, so it is
+rolls out the lab's driver. GPUs are the host's if it has NVIDIA GPUs that can be used,
+else simulated ones; it says which and why. What is there already and unchanged is left alone, so it is
 safe to repeat, and after an interruption it goes on where it stopped.`,
 		Example: `  lab up
   lab up --gpus simulated=h100:3,h100:1:mig,t4:2:shared
+  lab up --gpus passthrough
   lab up --kubernetes v1.36.3 --name older`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkDriverRoot(cmd, o.driverRoot); err != nil {
+				return err
+			}
 			return l.up(cmd.Context(), o)
 		},
 	}
@@ -67,7 +74,8 @@ safe to repeat, and after an interruption it goes on where it stopped.`,
 	cmd.Flags().StringVar(&o.config, "config", "", "kind config `file` (default "+defaultConfig+", else one control plane and two workers)")
 	versionFlag(cmd, &o.kubernetes, "kubernetes", "", "Kubernetes `version`; any that can be pulled or built (default: kind's own where a registry answers, else "+nodeimage.DefaultKubernetes+" from source)")
 	cmd.Flags().StringVar(&o.nodeImage, "node-image", "", "node `image` to use as it is, instead of looking one up for --kubernetes")
-	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "`mode`: auto, simulated[=PROFILE:COUNT[:mig|:shared],...] or passthrough")
+	cmd.Flags().StringVar(&o.gpus, "gpus", "auto", "`mode`: passthrough for the host's GPUs, simulated[=PROFILE:COUNT[:mig|:shared],...], or auto for the first that is possible")
+	driverRootFlag(cmd, &o.driverRoot)
 	cmd.Flags().DurationVar(&o.wait, "wait", 4*time.Minute, "how long nodes get to become ready")
 	cmd.Flags().BoolVar(&o.retain, "retain", false, "keep the nodes of a cluster that does not come up, to look at them")
 	return cmd
@@ -106,6 +114,10 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 	if _, err := cluster.Open(ctx, o.name); err != nil && !errors.Is(err, cluster.ErrNotFound) {
 		return err
 	}
+	gpus, source, err := l.chooseGPUs(ctx, engine, o, gpus)
+	if err != nil {
+		return err
+	}
 	image, err := l.nodeImage(ctx, engine, o)
 	if err != nil {
 		return err
@@ -116,6 +128,7 @@ func (l *lab) up(ctx context.Context, o upOptions) error {
 		Config:       config,
 		Image:        image,
 		Restrictions: engine.Restrictions,
+		GPUs:         source,
 		Retain:       o.retain,
 		Wait:         o.wait,
 		Meanwhile: func(ctx context.Context, nodes []cluster.Node) {

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/nodeimage"
+	"github.com/dra-lab/dra-lab/lab/passthrough"
 )
 
 const (
@@ -45,6 +46,8 @@ type Options struct {
 	Image nodeimage.Image
 	// Restrictions is what the host withholds, as the engine knows it.
 	Restrictions host.Restrictions
+	// GPUs are the host's, for the workers; nil is none.
+	GPUs *passthrough.Source
 	// Retain keeps the nodes of a cluster that does not come up, for a look. The
 	// next Ensure makes them anew.
 	Retain bool
@@ -123,7 +126,7 @@ func newMaker(ctx context.Context, o Options, u *ui.UI) (*maker, error) {
 	}
 	m.config, m.additions, err = Plan(PlanInput{
 		Name: o.Name, Config: o.Config, Image: o.Image, Images: images,
-		Restrictions: o.Restrictions, Dir: string(m.found.dir), PodSubnet: podSubnet,
+		Restrictions: o.Restrictions, Dir: string(m.found.dir), PodSubnet: podSubnet, GPUs: o.GPUs,
 	})
 	if err != nil {
 		return nil, err

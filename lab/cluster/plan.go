@@ -13,6 +13,7 @@ import (
 	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/nodeimage"
+	"github.com/dra-lab/dra-lab/lab/passthrough"
 )
 
 const (
@@ -44,6 +45,8 @@ type PlanInput struct {
 	// PodSubnet is for a cluster whose Pod network Plan makes and whose config
 	// names no range; "" is kind's default.
 	PodSubnet string
+	// GPUs are the host's, for its workers; nil is none.
+	GPUs *passthrough.Source
 }
 
 // An Addition is something that the plan has and the user's config has not.
@@ -70,7 +73,7 @@ func Plan(in PlanInput) (*v1alpha4.Cluster, []Addition, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("plan cluster %q: %w", in.Name, err)
 	}
-	for _, step := range []func() error{p.addGates, p.addNetwork, p.addHost, p.addMounts} {
+	for _, step := range []func() error{p.addGates, p.addNetwork, p.addHost, p.addGPUs, p.addMounts} {
 		if err := step(); err != nil {
 			return nil, nil, fmt.Errorf("plan cluster %q: %w", in.Name, err)
 		}

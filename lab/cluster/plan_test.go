@@ -12,10 +12,13 @@ import (
 	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-lab/dra-lab/driver/driverroot"
 	"github.com/dra-lab/dra-lab/lab/cluster"
 	"github.com/dra-lab/dra-lab/lab/host"
+	"github.com/dra-lab/dra-lab/lab/host/gpu"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 	"github.com/dra-lab/dra-lab/lab/nodeimage"
+	"github.com/dra-lab/dra-lab/lab/passthrough"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -112,6 +115,10 @@ nodes:
   extraMounts: [{hostPath: /data, containerPath: /data}]
 `),
 		}},
+		// Three GPUs for two workers, and none for the control plane.
+		{"passthrough", cluster.PlanInput{Image: pulled("v1.37.2"), GPUs: hostGPUs(t, 3)}},
+		{"passthrough-more-nodes-than-gpus", cluster.PlanInput{Image: pulled("v1.37.2"), GPUs: hostGPUs(t, 1)}},
+		{"passthrough-one-node", cluster.PlanInput{Image: pulled("v1.37.2"), GPUs: hostGPUs(t, 1), Config: parse(t, "")}},
 		{"user-brings-network", cluster.PlanInput{
 			Image: built("v1.37.2", "v1.37.2"), Config: parse(t, "networking: {disableDefaultCNI: true}\n"),
 		}},
@@ -142,6 +149,26 @@ nodes:
 			}
 		})
 	}
+}
+
+// hostGPUs are what a host with a number of GPUs gives to nodes.
+func hostGPUs(t *testing.T, count int) *passthrough.Source {
+	t.Helper()
+	f := gpu.Facts{Root: "/", Driver: "570.86.15",
+		Nodes: map[string]driverroot.Node{"/dev/nvidiactl": {}, "/dev/nvidia-uvm": {}, "/dev/nvidia-uvm-tools": {}},
+		Libraries: []gpu.Library{
+			{Soname: "libcuda.so.1", Path: "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15"},
+			{Soname: "libnvidia-ml.so.1", Path: "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.86.15"},
+		},
+	}
+	for minor := range count {
+		f.GPUs = append(f.GPUs, gpu.GPU{Minor: minor})
+	}
+	source, err := passthrough.New(f, f.GPUs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
 }
 
 func describePlan(t *testing.T, config *v1alpha4.Cluster, additions []cluster.Addition) string {
@@ -240,6 +267,11 @@ func TestPlanRefuses(t *testing.T) {
 			"a mount that hides the shared directory",
 			cluster.PlanInput{Image: image, Config: parse(t, "nodes:\n- extraMounts: [{hostPath: /x, containerPath: /var/lib/dra-lab/shared/}]\n")},
 			"nodes[0] mounts /var/lib/dra-lab/shared/, which the lab needs itself", "mount /x somewhere else",
+		},
+		{
+			"a mount where GPUs are to be",
+			cluster.PlanInput{Image: image, GPUs: hostGPUs(t, 1), Config: parse(t, "nodes:\n- extraMounts: [{hostPath: /x, containerPath: /opt/dra-lab/driver/lib}]\n")},
+			"nodes[0] mounts /opt/dra-lab/driver/lib, which the lab needs for GPUs", "mount /x somewhere else",
 		},
 		{
 			"an API that a gate needs is off",

@@ -34,10 +34,12 @@ const (
 // Checks judges the facts. It is a pure function, and every check that is not
 // ok has a cure.
 func (f Facts) Checks() []Check {
-	return []Check{
+	checks := []Check{
 		f.checkSystem(), f.checkEngine(), f.checkCapabilities(), f.checkCgroups(), f.checkUserNamespace(),
-		f.checkInotify(), f.checkMemory(), f.checkDisk(), f.checkGPU(), f.checkGo(), f.checkPackages(),
+		f.checkInotify(), f.checkMemory(), f.checkDisk(),
 	}
+	checks = append(checks, f.checkGPUs()...)
+	return append(checks, f.checkGo(), f.checkPackages())
 }
 
 func (f Facts) checkSystem() Check {
@@ -214,27 +216,6 @@ func (f Facts) checkDisk() Check {
 	return c
 }
 
-func (f Facts) checkGPU() Check {
-	c := Check{Name: "gpu", Status: StatusOK}
-	switch g := f.GPU; {
-	case g.WSL:
-		c.Detail = "one that Windows shares (/dev/dxg)"
-	case g.Driver != "" && len(g.Devices) > 0 && len(g.Control) > 0:
-		c.Detail = fmt.Sprintf("%d with NVIDIA driver %s", len(g.Devices), g.Driver)
-	case g.Driver != "":
-		c.Status = StatusWarn
-		c.Detail = fmt.Sprintf("NVIDIA driver %s is loaded, but its device files are missing", g.Driver)
-		c.Cure = f.sudo() + "nvidia-modprobe -c=0 -u"
-	case len(g.Devices) > 0:
-		c.Status = StatusWarn
-		c.Detail = fmt.Sprintf("%d device files, but NVIDIA's driver is not loaded", len(g.Devices))
-		c.Cure = f.sudo() + "modprobe nvidia"
-	default:
-		c.Detail = "none; the lab simulates them"
-	}
-	return c
-}
-
 func (f Facts) checkGo() Check {
 	c := Check{Name: "go", Status: StatusOK, Detail: f.Go}
 	if f.Go == "" {
@@ -286,8 +267,10 @@ func (f Facts) checkPackages() Check {
 }
 
 // sudo is what a command for root begins with.
-func (f Facts) sudo() string {
-	if f.Root {
+func (f Facts) sudo() string { return sudo(f.Root) }
+
+func sudo(root bool) string {
+	if root {
 		return ""
 	}
 	return "sudo "

@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-lab/dra-lab/driver/driverroot"
+	"github.com/dra-lab/dra-lab/lab/host/gpu"
 )
 
 // goodHost is a host that nothing is wrong with.
@@ -20,6 +23,16 @@ func goodHost() Facts {
 		CPUs: 8, Memory: 32e9, Available: 16e9,
 		Disks: []Disk{{Path: "/home/ada", Use: "caches", Free: 100e9}},
 		Go:    "go1.26.8",
+	}
+}
+
+// gpus is one GPU that nothing is wrong with.
+func gpus() gpu.Facts {
+	return gpu.Facts{
+		Root: "/", Driver: "570.86.15", GPUs: []gpu.GPU{{BusID: "0000:17:00.0", Model: "NVIDIA T4"}},
+		Nodes:     map[string]driverroot.Node{"/dev/nvidia0": {}, "/dev/nvidiactl": {}, "/dev/nvidia-uvm": {}},
+		Libraries: []gpu.Library{{Soname: "libnvidia-ptxjitcompiler.so.1"}},
+		SMI:       &gpu.SMI{GPUs: []gpu.SMIGPU{{BusID: "0000:17:00.0"}}},
 	}
 }
 
@@ -74,22 +87,22 @@ func TestChecks(t *testing.T) {
 			f.Missing = []string{"CAP_SYS_ADMIN"}
 		}, "capabilities", "fail",
 			"no node runs without CAP_SYS_ADMIN", "--privileged"},
-		"cgroup v1":             {func(f *Facts) { f.Engines[0].CgroupVersion = 1 }, "cgroups", "warn", "version 1", "sudo sh -c"},
-		"cgroup v1, root":       {func(f *Facts) { f.Engines[0].CgroupVersion, f.Root = 1, true }, "cgroups", "warn", "version 1", "sh -c \"sed"},
-		"no cgroups":            {func(f *Facts) { f.CgroupVersion, f.Engines[0].CgroupVersion = 0, 0 }, "cgroups", "fail", "not mounted", "mount -t cgroup2"},
-		"user namespace":        {func(f *Facts) { f.Engines[0].UserNamespace = true }, "user namespace", "warn", "ordinary user", "rootful"},
-		"few inotify instances": {func(f *Facts) { f.InotifyInstances = 128 }, "inotify", "warn", "128 instances", "max_user_instances=512 fs.inotify.max_user_watches=524288"},
-		"little memory":         {func(f *Facts) { f.Available = 3 << 30 }, "memory", "warn", "building a node image", "swapon"},
-		"hardly any memory":     {func(f *Facts) { f.Available = 1 << 30 }, "memory", "fail", "a lab needs", "swapon"},
-		"little disk":           {func(f *Facts) { f.Disks[0].Free = 10e9 }, "disk", "warn", "takes 12.0 GB for a while", "DRA_LAB_CACHE"},
-		"full disk":             {func(f *Facts) { f.Disks = append(f.Disks, Disk{Path: "/var", Use: "images and nodes"}) }, "disk", "fail", "0.0 GB free at /var", "docker system prune"},
-		"disk not known":        {func(f *Facts) { f.Disks = nil }, "disk", "warn", "not known", "df"},
-		"GPU": {change: func(f *Facts) {
-			f.GPU = GPU{Driver: "570.86", Devices: []string{"/dev/nvidia0"}, Control: []string{"/dev/nvidiactl"}}
-		}},
-		"GPU of Windows":         {change: func(f *Facts) { f.GPU = GPU{WSL: true} }},
-		"driver without devices": {func(f *Facts) { f.GPU = GPU{Driver: "570.86"} }, "gpu", "warn", "570.86", "nvidia-modprobe"},
-		"devices without driver": {func(f *Facts) { f.GPU = GPU{Devices: []string{"/dev/nvidia0"}} }, "gpu", "warn", "not loaded", "modprobe nvidia"},
+		"cgroup v1":                {func(f *Facts) { f.Engines[0].CgroupVersion = 1 }, "cgroups", "warn", "version 1", "sudo sh -c"},
+		"cgroup v1, root":          {func(f *Facts) { f.Engines[0].CgroupVersion, f.Root = 1, true }, "cgroups", "warn", "version 1", "sh -c \"sed"},
+		"no cgroups":               {func(f *Facts) { f.CgroupVersion, f.Engines[0].CgroupVersion = 0, 0 }, "cgroups", "fail", "not mounted", "mount -t cgroup2"},
+		"user namespace":           {func(f *Facts) { f.Engines[0].UserNamespace = true }, "user namespace", "warn", "ordinary user", "rootful"},
+		"few inotify instances":    {func(f *Facts) { f.InotifyInstances = 128 }, "inotify", "warn", "128 instances", "max_user_instances=512 fs.inotify.max_user_watches=524288"},
+		"little memory":            {func(f *Facts) { f.Available = 3 << 30 }, "memory", "warn", "building a node image", "swapon"},
+		"hardly any memory":        {func(f *Facts) { f.Available = 1 << 30 }, "memory", "fail", "a lab needs", "swapon"},
+		"little disk":              {func(f *Facts) { f.Disks[0].Free = 10e9 }, "disk", "warn", "takes 12.0 GB for a while", "DRA_LAB_CACHE"},
+		"full disk":                {func(f *Facts) { f.Disks = append(f.Disks, Disk{Path: "/var", Use: "images and nodes"}) }, "disk", "fail", "0.0 GB free at /var", "docker system prune"},
+		"disk not known":           {func(f *Facts) { f.Disks = nil }, "disk", "warn", "not known", "df"},
+		"GPU":                      {change: func(f *Facts) { f.GPU = gpus() }},
+		"GPU of Windows":           {func(f *Facts) { f.GPU = gpu.Facts{WSL: true} }, "gpu", "warn", "/dev/dxg", "simulated GPUs"},
+		"GPU with a remote engine": {func(f *Facts) { f.GPU, f.Engines[0].Host = gpus(), "tcp://10.0.0.1:2375" }, "gpu", "warn", "another machine", "DOCKER_HOST"},
+		"GPU with Docker Desktop": {func(f *Facts) { f.GPU, f.Engines[0].Host = gpus(), "unix:///home/ada/.docker/desktop/docker.sock" },
+			"gpu", "warn", "another machine", "DOCKER_CONTEXT"},
+		"GPU without its driver": {func(f *Facts) { f.GPU = gpu.Facts{PCI: []string{"0000:17:00.0"}} }, "gpu", "warn", "not loaded", "sudo modprobe nvidia"},
 		"no Go":                  {func(f *Facts) { f.Go = "" }, "go", "warn", "missing", "go.dev"},
 		"old Go":                 {func(f *Facts) { f.Go = "go1.19.8" }, "go", "warn", "go1.19.8 is old", "go.dev"},
 		"packages to install":    {func(f *Facts) { f.Packages = []string{"debootstrap"} }, "packages", "warn", "debootstrap", "sudo apt-get install -y --no-install-recommends debootstrap"},
@@ -123,6 +136,25 @@ func TestChecks(t *testing.T) {
 				t.Errorf("Failed = %t, want %t", got, want)
 			}
 		})
+	}
+}
+
+// A GPU that works has a line, and each thing to know about it another.
+func TestChecksOfGPUs(t *testing.T) {
+	f := goodHost()
+	f.GPU = gpus()
+	f.GPU.SMI.GPUs[0].Display = "Enabled"
+	want := []Check{
+		{Name: "gpu", Status: StatusOK, Detail: "NVIDIA driver 570.86.15, can be passed into nodes: NVIDIA T4 at 0000:17:00.0"},
+		{Name: "gpu", Status: StatusWarn, Detail: "GPU 0000:17:00.0 drives a display: training slows the desktop down, and an error on the GPU may end it",
+			Cure: "log out of the desktop before you train"},
+	}
+	if diff := cmp.Diff(want, f.checkGPUs()); diff != "" {
+		t.Errorf("checks (-want +got):\n%s", diff)
+	}
+	f.Engines[0].Rootless = true
+	if got := f.checkGPUs(); len(got) != 2 || got[0].Status != StatusWarn || !strings.Contains(got[0].Detail, "rootless") {
+		t.Errorf("with a rootless engine: %+v", got)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"github.com/dra-lab/dra-lab/lab/host/gpu"
 )
 
 // Facts is what Probe found out about a host. It is data: nothing in it reaches
@@ -33,7 +35,7 @@ type Facts struct {
 	Available uint64 `json:"memoryAvailableBytes"` // for new programs, without swap
 	Disks     []Disk `json:"disks"`
 
-	GPU      GPU               `json:"gpu"`
+	GPU      gpu.Facts         `json:"gpu"`
 	Programs map[string]string `json:"programs"` // name to path, "" where missing
 	Go       string            `json:"go,omitempty"`
 	Packages []string          `json:"missingPackages,omitempty"` // of BuildPackages
@@ -44,14 +46,6 @@ type Disk struct {
 	Path string `json:"path"` // a directory of the lab, or its nearest parent that exists
 	Use  string `json:"use"`  // what the lab keeps there
 	Free uint64 `json:"freeBytes"`
-}
-
-// GPU is what the host has of GPUs, as far as that can be seen without NVML.
-type GPU struct {
-	Driver  string   `json:"driver,omitempty"`  // version of NVIDIA's kernel module, "" if not loaded
-	Devices []string `json:"devices,omitempty"` // such as /dev/nvidia0
-	Control []string `json:"control,omitempty"` // such as /dev/nvidiactl
-	WSL     bool     `json:"wsl,omitempty"`     // the GPU comes through Windows, as /dev/dxg
 }
 
 // Room that a lab takes on disk, in bytes.

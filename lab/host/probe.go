@@ -12,13 +12,16 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dra-lab/dra-lab/lab/host/gpu"
 )
 
 // Probe looks at the host. What it cannot find out stays at its zero value; it
 // does not fail. It changes nothing, except that the engines that serve run one
 // tiny container each, from an image that it brings and removes, until one
-// does so with privileges. That takes a second or two.
-func Probe(ctx context.Context) Facts {
+// does so with privileges. That takes a second or two. GPUs are looked for below
+// driverRoot; "" is /.
+func Probe(ctx context.Context, driverRoot string) Facts {
 	f := Facts{
 		OS:               runtime.GOOS,
 		Architecture:     runtime.GOARCH,
@@ -31,7 +34,7 @@ func Probe(ctx context.Context) Facts {
 		InotifyInstances: readInt("/proc/sys/fs/inotify/max_user_instances"),
 		InotifyWatches:   readInt("/proc/sys/fs/inotify/max_user_watches"),
 		CPUs:             runtime.NumCPU(),
-		GPU:              probeGPU("/"),
+		GPU:              gpu.Look(ctx, driverRoot),
 		Programs:         map[string]string{},
 	}
 	f.Missing, _ = missingCapabilities()
@@ -174,61 +177,6 @@ func memory(meminfo string) (total, available uint64) {
 		}
 	}
 	return total, available
-}
-
-// probeGPU looks for GPUs below root, which is / except in tests.
-func probeGPU(root string) GPU {
-	var g GPU
-	if text, err := os.ReadFile(filepath.Join(root, "proc/driver/nvidia/version")); err == nil {
-		g.Driver = parseDriverVersion(string(text))
-	}
-	for _, path := range glob(root, "dev/nvidia*") {
-		name := strings.TrimPrefix(path, "/dev/nvidia")
-		if _, err := strconv.Atoi(name); err == nil {
-			g.Devices = append(g.Devices, path)
-		} else if name == "ctl" || strings.HasPrefix(name, "-uvm") {
-			g.Control = append(g.Control, path)
-		}
-	}
-	_, err := os.Stat(filepath.Join(root, "dev/dxg"))
-	g.WSL = err == nil
-	return g
-}
-
-// glob returns the absolute paths that match pattern below root, sorted.
-func glob(root, pattern string) []string {
-	paths, err := filepath.Glob(filepath.Join(root, pattern))
-	if err != nil {
-		return nil // only for a bad pattern
-	}
-	for i, path := range paths {
-		paths[i] = "/" + strings.TrimPrefix(strings.TrimPrefix(path, root), "/")
-	}
-	return paths
-}
-
-// parseDriverVersion finds the version in the kernel module's own text, as in
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu ...".
-func parseDriverVersion(text string) string {
-	first, _, _ := strings.Cut(text, "\n")
-	for field := range strings.FieldsSeq(first) {
-		if isVersion(field) {
-			return field
-		}
-	}
-	return "unknown"
-}
-
-func isVersion(text string) bool {
-	if !strings.Contains(text, ".") {
-		return false
-	}
-	for part := range strings.SplitSeq(text, ".") {
-		if _, err := strconv.ParseUint(part, 10, 32); err != nil {
-			return false
-		}
-	}
-	return true
 }
 
 func goVersion(ctx context.Context, program string) string {

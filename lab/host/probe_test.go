@@ -28,26 +28,6 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestProbeGPU(t *testing.T) {
-	const version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)\nGCC version: 12.2.0\n"
-	for name, tc := range map[string]struct {
-		files map[string]string
-		want  GPU
-	}{
-		"none": {nil, GPU{}},
-		"two": {map[string]string{"proc/driver/nvidia/version": version, "dev/nvidia0": "", "dev/nvidia1": "", "dev/nvidiactl": "", "dev/nvidia-uvm": "", "dev/nvidia-caps/x": ""},
-			GPU{Driver: "570.86.15", Devices: []string{"/dev/nvidia0", "/dev/nvidia1"}, Control: []string{"/dev/nvidia-uvm", "/dev/nvidiactl"}}},
-		"WSL":                 {map[string]string{"dev/dxg": ""}, GPU{WSL: true}},
-		"a text not foreseen": {map[string]string{"proc/driver/nvidia/version": "something else"}, GPU{Driver: "unknown"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, probeGPU(tree(t, tc.files))); diff != "" {
-				t.Errorf("GPU (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestCgroupVersion(t *testing.T) {
 	for name, tc := range map[string]struct {
 		files map[string]string
@@ -179,7 +159,7 @@ func TestProbe(t *testing.T) {
 	fakeDocker(t, answers, "exit 0")
 	t.Setenv(RunEnv, t.TempDir())
 	t.Setenv(CacheEnv, t.TempDir())
-	f := Probe(t.Context())
+	f := Probe(t.Context(), "")
 	if f.CPUs == 0 || f.Memory == 0 || len(f.Disks) == 0 || f.Kernel == "" || f.InotifyWatches == 0 {
 		t.Errorf("facts are missing: %+v", f)
 	}

@@ -57,19 +57,27 @@ type images struct {
 
 func (i images) list() []*image.Image { return []*image.Image{i.driver, i.controller, i.trainer} }
 
+// nvmlNeeds is what NVIDIA's library needs of a C library besides what the driver
+// itself does, which opens it at run time. Newer C libraries have these names
+// for older programs only, and some systems do not install them.
+func nvmlNeeds() []string {
+	return []string{"libpthread.so.0", "libm.so.6", "libdl.so.2", "librt.so.1"}
+}
+
 // build makes the images of the programs in directory.
 func build(directory string) (images, error) {
 	var built images
 	for _, i := range []struct {
 		image               **image.Image
 		repository, program string
+		needs               []string
 	}{
-		{&built.driver, driverRepository, driverProgram},
-		{&built.controller, controllerRepository, controllerProgram},
-		{&built.trainer, trainerRepository, trainerProgram},
+		{&built.driver, driverRepository, driverProgram, nvmlNeeds()},
+		{&built.controller, controllerRepository, controllerProgram, nil},
+		{&built.trainer, trainerRepository, trainerProgram, nil},
 	} {
 		var err error
-		if *i.image, err = image.Build(i.repository, filepath.Join(directory, i.program)); err != nil {
+		if *i.image, err = image.Build(i.repository, filepath.Join(directory, i.program), i.needs...); err != nil {
 			return images{}, unbuilt(err)
 		}
 	}

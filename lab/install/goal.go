@@ -14,10 +14,11 @@ import (
 
 // goal is when the driver serves.
 type goal struct {
-	nodes      []string // each of which has to have a ready driver and slices
-	devices    int      // on each node
-	image      string   // that the driver's Pods run
-	generation int64    // of the DaemonSet, which its controller has to have seen
+	nodes      []string       // each of which has to have a ready driver and slices
+	devices    int            // on each node
+	passed     map[string]int // devices by node, where nodes differ; nil: as devices says
+	image      string         // that the driver's Pods run
+	generation int64          // of the DaemonSet, which its controller has to have seen
 }
 
 // scene is what the API server shows of the driver.
@@ -141,8 +142,12 @@ func (g goal) sliceState(node string, all []*resourcev1.ResourceSlice) string {
 			}
 		}
 	}
-	if devices != g.devices {
-		return fmt.Sprintf("%d of %d devices", devices, g.devices)
+	want := g.devices
+	if g.passed != nil {
+		want = g.passed[node]
+	}
+	if devices != want {
+		return fmt.Sprintf("%d of %d devices", devices, want)
 	}
 	return ""
 }

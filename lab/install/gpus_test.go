@@ -13,8 +13,6 @@ func TestParseGPUs(t *testing.T) {
 		in, want string
 		count    int
 	}{
-		{"", "simulated=h100:4", 4},
-		{"auto", "simulated=h100:4", 4},
 		{"simulated", "simulated=h100:4", 4},
 		{"simulated=a100:8", "simulated=a100:8", 8},
 		{"simulated=h100:2,t4:1", "simulated=h100:2,t4:1", 3},
@@ -43,13 +41,27 @@ func TestParseGPUs(t *testing.T) {
 	}
 }
 
+func TestModes(t *testing.T) {
+	for in, want := range map[string]Mode{
+		"": Auto, "auto": Auto, "simulated": Simulated, "simulated=t4:1": Simulated, "passthrough": Passthrough,
+	} {
+		got, err := ParseGPUs(in)
+		if err != nil || got.Mode() != want {
+			t.Errorf("%q is %s, %v; want %s", in, got.Mode(), err, want)
+		}
+	}
+	if (GPUs{}).Mode() != Simulated || (GPUs{}).Choose(Passthrough).String() != "passthrough" || (GPUs{mode: Auto}).Choose(Simulated).String() != "simulated=h100:4" {
+		t.Error("the modes of the zero value, of passthrough or of auto's choice are wrong")
+	}
+}
+
 func TestWrongGPUsAreUsageErrorsWithAnExample(t *testing.T) {
 	for in, want := range map[string]string{
 		"simulated=h1000:4": `unknown profile "h1000"`,
 		"simulated=":        `unknown profile ""`,
 		"simulated=h100:0":  "count 0",
 		"simulated=h100:x":  `count "x" is not a number`,
-		"passthrough":       "not there yet",
+		"passthrough=2":     `unknown mode "passthrough"`,
 		"real":              `unknown mode "real"`,
 	} {
 		t.Run(in, func(t *testing.T) {

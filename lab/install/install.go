@@ -74,7 +74,9 @@ func Preload(ctx context.Context, nodes []cluster.Node, options Options, u *ui.U
 			return fmt.Errorf("wait for containerd on node %q: %w", n.Name(), err)
 		}
 		i.nodes = append(i.nodes, n)
-		targets = append(targets, n.Name())
+		if options.GPUs.Mode() == Simulated {
+			targets = append(targets, n.Name())
+		}
 	}
 	_, _, err := i.load(ctx, targets)
 	return err
@@ -95,7 +97,15 @@ func (i installer) run(ctx context.Context) error {
 	}
 	// Nodes that take no Pods need nothing.
 	i.nodes = slices.DeleteFunc(i.nodes, func(n node) bool { return !slices.Contains(r.pods, n.Name()) })
-	built, stale, err := i.load(ctx, r.gpus)
+	var passed map[string]int
+	simulate := r.gpus
+	if i.options.GPUs.Mode() == Passthrough {
+		simulate = nil
+		if r.gpus, passed, err = i.passed(ctx, r.gpus); err != nil {
+			return err
+		}
+	}
+	built, stale, err := i.load(ctx, simulate)
 	if err != nil {
 		return err
 	}
@@ -112,6 +122,7 @@ func (i installer) run(ctx context.Context) error {
 	err = i.wait(ctx, goal{
 		nodes:      r.gpus,
 		devices:    i.options.GPUs.count(),
+		passed:     passed,
 		image:      built.driver.Ref(),
 		generation: applied.driverGeneration,
 	})
@@ -238,8 +249,15 @@ func (i installer) objects(built images, targets []string) ([]*unstructured.Unst
 		label.SetAPIVersion("v1")
 		label.SetKind("Node")
 		label.SetName(name)
-		label.SetLabels(map[string]string{gpuLabel: simulated})
+		label.SetLabels(map[string]string{gpuLabel: string(i.options.GPUs.Mode())})
 		labels = append(labels, label)
+	}
+	if i.options.GPUs.Mode() == Passthrough {
+		for _, object := range objects {
+			if err := giveHardware(object); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return append(labels, objects...), nil
 }

@@ -29,7 +29,11 @@ func SaveImage(file, name, repository, artifacts string) (ref string, err error)
 	if _, err := os.Stat(program); err != nil {
 		return "", unbuilt(fmt.Errorf("find the program %s: %w", name, err))
 	}
-	built, err := image.Build(cmp.Or(repository, standard), program)
+	var needs []string
+	if name == driverProgram {
+		needs = nvmlNeeds()
+	}
+	built, err := image.Build(cmp.Or(repository, standard), program, needs...)
 	if err != nil {
 		return "", ui.WithHint(err, "a repository has a registry, as in registry.example/dra-lab/driver")
 	}

@@ -3,6 +3,7 @@ package cdi_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,9 +28,57 @@ func gpu(request, name, uuid string) cdi.Device {
 	}}
 }
 
+// realGPU has what a container needs of real hardware.
+func realGPU(request, name, uuid string, minor uint32) cdi.Device {
+	node := fmt.Sprintf("/dev/nvidia%d", minor)
+	return cdi.Device{Request: request, Name: name, UUID: uuid, Edits: cdi.Edits{
+		Env:    []string{"LD_LIBRARY_PATH=/usr/local/nvidia/lib64"},
+		Mounts: []cdi.Mount{{Node: "/root/lib/libcuda.so.1", Container: "/usr/local/nvidia/lib64/libcuda.so.1", Executable: true}},
+		Devices: []cdi.DeviceNode{
+			{Node: "/root" + node, Container: node, Major: 195, Minor: minor},
+			{Node: "/root/dev/nvidiactl", Container: "/dev/nvidiactl", Major: 195, Minor: 255},
+		},
+	}}
+}
+
+// The judge is the code that runtimes use: two GPUs that share a device node and
+// a library give a container each of them once, with the numbers that were told
+// and nothing to look at on the node.
+func TestRuntimeAppliesDeviceNodes(t *testing.T) {
+	dir := t.TempDir()
+	spec, err := cdi.Spec(uid, []cdi.Device{realGPU("gpu", "gpu-0", "GPU-a", 0), realGPU("gpu", "gpu-1", "GPU-b", 3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cdi.NewDir(dir).Write(uid, spec); err != nil {
+		t.Fatal(err)
+	}
+	cache, err := runtimecdi.NewCache(runtimecdi.WithSpecDirs(dir), runtimecdi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	container := &oci.Spec{Process: &oci.Process{}}
+	if missing, err := cache.InjectDevices(container, cdi.QualifiedName(uid, "gpu-0"), cdi.QualifiedName(uid, "gpu-1")); err != nil {
+		t.Fatalf("missing %v: %v, %v", missing, err, cache.GetErrors())
+	}
+	var nodes []string
+	for _, d := range container.Linux.Devices {
+		nodes = append(nodes, fmt.Sprintf("%s %s %d:%d", d.Path, d.Type, d.Major, d.Minor))
+	}
+	slices.Sort(nodes)
+	want := []string{"/dev/nvidia0 c 195:0", "/dev/nvidia3 c 195:3", "/dev/nvidiactl c 195:255"}
+	if diff := cmp.Diff(want, nodes); diff != "" {
+		t.Errorf("device nodes (-want +got):\n%s", diff)
+	}
+	if len(container.Mounts) != 1 || slices.Contains(container.Mounts[0].Options, "noexec") || !slices.Contains(container.Mounts[0].Options, "ro") {
+		t.Errorf("mounts are %+v", container.Mounts)
+	}
+}
+
 func TestSpecGolden(t *testing.T) {
 	for name, devices := range map[string][]cdi.Device{
 		"one":          {gpu("gpu", "gpu-0", "GPU-a")},
+		"real":         {realGPU("gpu", "gpu-0", "GPU-a", 0)},
 		"two-requests": {gpu("train", "gpu-0", "GPU-a"), gpu("train", "gpu-1", "GPU-b"), gpu("serve", "gpu-2", "GPU-c")},
 	} {
 		t.Run(name, func(t *testing.T) {

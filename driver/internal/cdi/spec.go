@@ -30,16 +30,26 @@ type Device struct {
 	Edits Edits
 }
 
-// Edits is what the hardware, real or simulated, needs in a container.
+// Edits is what the hardware, real or simulated, needs in a container. Several
+// devices may have the same mount or device node: a runtime makes it once.
 type Edits struct {
-	Env    []string
-	Mounts []Mount
+	Env     []string
+	Mounts  []Mount
+	Devices []DeviceNode
 }
 
-// Mount is a directory of the node in the container.
+// Mount is a directory or file of the node in the container.
 type Mount struct {
 	Node, Container string
 	Writable        bool
+	Executable      bool // such as a library: it could not be loaded otherwise
+}
+
+// DeviceNode is a character device. Numbers are given so that a runtime makes it
+// as it is told, without looking at the path on the node.
+type DeviceNode struct {
+	Node, Container string
+	Major, Minor    uint32
 }
 
 // QualifiedName is the CDI device ID that goes to the kubelet.
@@ -64,8 +74,9 @@ func Spec(claimUID string, devices []Device) (*specs.Spec, error) {
 		spec.Devices = append(spec.Devices, specs.Device{
 			Name: name,
 			ContainerEdits: specs.ContainerEdits{
-				Env:    environment(d, devices),
-				Mounts: mounts(d.Edits.Mounts),
+				Env:         environment(d, devices),
+				Mounts:      mounts(d.Edits.Mounts),
+				DeviceNodes: deviceNodes(d.Edits.Devices),
 			},
 		})
 	}
@@ -110,10 +121,25 @@ func mounts(in []Mount) []*specs.Mount {
 		if m.Writable {
 			access = "rw"
 		}
+		options := []string{access, "nosuid", "nodev", "noexec", "bind"}
+		if m.Executable {
+			options = slices.DeleteFunc(options, func(o string) bool { return o == "noexec" })
+		}
 		out = append(out, &specs.Mount{
 			HostPath:      path.Clean(m.Node),
 			ContainerPath: path.Clean(m.Container),
-			Options:       []string{access, "nosuid", "nodev", "noexec", "bind"},
+			Options:       options,
+		})
+	}
+	return out
+}
+
+func deviceNodes(in []DeviceNode) []*specs.DeviceNode {
+	var out []*specs.DeviceNode
+	for _, d := range in {
+		out = append(out, &specs.DeviceNode{
+			Path: path.Clean(d.Container), HostPath: path.Clean(d.Node),
+			Type: "c", Major: int64(d.Major), Minor: int64(d.Minor), Permissions: "rw",
 		})
 	}
 	return out

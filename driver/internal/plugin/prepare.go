@@ -189,7 +189,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 			return nil, err
 		}
 	}
-	w.done(PrepareBound, bound(assigned))
+	w.done(PrepareBound, d.bound(assigned))
 
 	// Also when it was prepared before: the directory may have been lost.
 	if err := d.describe(string(c.UID), assigned); err != nil {
@@ -301,8 +301,8 @@ func cdiDevices(uid string, assigned []claim.Assignment) []kubeletplugin.Device 
 }
 
 // bound puts into words what was done to the devices of a claim: settings that
-// are not the GPU's own are named.
-func bound(assigned []claim.Assignment) string {
+// are not the GPU's own are named. Nothing is ever done to real ones.
+func (d *Driver) bound(assigned []claim.Assignment) string {
 	var words strings.Builder
 	var held []claim.Assignment
 	for _, a := range assigned {
@@ -313,7 +313,11 @@ func bound(assigned []claim.Assignment) string {
 	if len(held) == 0 {
 		return "nothing to initialise: the claim only looks"
 	}
-	fmt.Fprintf(&words, "memory of %s initialised", names(held))
+	if d.cfg.Simulated {
+		fmt.Fprintf(&words, "memory of %s initialised", names(held))
+	} else {
+		fmt.Fprintf(&words, "%s checked, nothing changed", names(held))
+	}
 	for _, a := range held {
 		switch {
 		case a.Settings.Exclusive:

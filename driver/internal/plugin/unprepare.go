@@ -108,7 +108,11 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 			return err
 		}
 	}
-	w.done(UnprepareUnbound, "memory of "+w.claim.Device+" given back")
+	if d.cfg.Simulated {
+		w.done(UnprepareUnbound, "memory of "+w.claim.Device+" given back")
+	} else {
+		w.done(UnprepareUnbound, "nothing to undo on "+w.claim.Device)
+	}
 
 	left := d.leftovers(ctx, entry)
 	for _, l := range left {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -89,7 +90,25 @@ func New(t *testing.T, name string) *Stage {
 	if err := s.connect(t.Context(), lab, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
+	if s.scenario.Nodes {
+		switch real, err := s.realGPUs(t.Context()); {
+		case err != nil:
+			t.Fatal(err)
+		case real:
+			t.Skipf("NOT PLAYED: scenario %s reads and breaks simulated hardware, and the GPUs of this lab are real", name)
+		}
+	}
 	return s
+}
+
+// realGPUs says whether a device is hardware, of which there are no files in
+// nodes to read or to break.
+func (s *Stage) realGPUs(ctx context.Context) (real bool, err error) {
+	err = s.EachDevice(ctx, func(_ GPU, d resourcev1.Device) {
+		simulated := d.Attributes[api.AttributeSimulated].BoolValue
+		real = real || simulated != nil && !*simulated
+	})
+	return real, err
 }
 
 func (s *Stage) connect(ctx context.Context, lab, kubeconfig string) (err error) {

@@ -20,8 +20,9 @@ const maxLibraries = 256
 // It is empty for a static program. Each path is where the loader itself would
 // look, so a container that has the files at the same paths needs no cache and
 // no configuration. A library that is not there is an error that names it and
-// who asks for it.
-func Closure(program string) ([]string, error) {
+// who asks for it. Libraries that it may need are those that it opens while it
+// runs; those of them that this machine does not have are left out.
+func Closure(program string, may ...string) ([]string, error) {
 	main, err := inspect(program)
 	if err != nil {
 		return nil, err
@@ -40,6 +41,18 @@ func Closure(program string) ([]string, error) {
 	// like for any other.
 	byName := map[string]bool{filepath.Base(main.interpreter): true}
 	queue := []object{main}
+	for _, name := range may {
+		library, err := locate(name, main, main)
+		if errors.Is(err, fs.ErrNotExist) || byName[name] {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find %q for %q: %w", name, program, err)
+		}
+		byName[name] = true
+		found[library.path] = true
+		queue = append(queue, library)
+	}
 	for len(queue) > 0 {
 		current := queue[0]
 		queue = queue[1:]

@@ -36,9 +36,9 @@ type Image struct {
 // Build makes the image repository:<content hash> that runs program as
 // /<file name of program>. The repository must be complete, as in
 // "docker.io/dra-lab/driver". Nothing is compressed: the image goes over a
-// local pipe and is stored unpacked anyhow.
-func Build(repository, program string) (*Image, error) {
-	libraries, err := Closure(program)
+// local pipe and is stored unpacked anyhow. What it may need is as for Closure.
+func Build(repository, program string, may ...string) (*Image, error) {
+	libraries, err := Closure(program, may...)
 	if err != nil {
 		return nil, fmt.Errorf("build image %s: %w", repository, err)
 	}
