@@ -208,7 +208,7 @@ func (m *machine) registerAt(t testing.TB, path string) *kubelet {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	p, err := kubelettest.Register(ctx, m.registration(uid))
+	p, err := kubelettest.Register(ctx, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,7 +189,7 @@ var errProcesses = errors.New("in use")
 
 // reset resets a simulated GPU that neither a claim nor a process has.
 func (d *Driver) reset(ctx context.Context, spec v1alpha1.DeviceOperationSpec) outcome {
-	gpu, ok := d.inventory.GPUs[spec.Device]
+	gpu, ok := d.inventory().GPUs[spec.Device]
 	switch {
 	case !ok || spec.Driver != api.DriverName || spec.Pool != d.cfg.Node:
 		return failed(fmt.Errorf("reset %s of %s: not on this node: %w", spec.Device, spec.Pool, errors.ErrUnsupported))
@@ -218,7 +218,7 @@ func (d *Driver) reset(ctx context.Context, spec v1alpha1.DeviceOperationSpec) o
 
 // probe asks a GPU how it is, and waits for the answer.
 func (d *Driver) probe(ctx context.Context, spec v1alpha1.DeviceOperationSpec) outcome {
-	gpu, ok := d.inventory.GPUs[spec.Device]
+	gpu, ok := d.inventory().GPUs[spec.Device]
 	if !ok || spec.Driver != api.DriverName || spec.Pool != d.cfg.Node {
 		return failed(fmt.Errorf("probe %s of %s: not on this node: %w", spec.Device, spec.Pool, errors.ErrUnsupported))
 	}

@@ -40,7 +40,7 @@ func openReal(t *testing.T, root string) *passthrough.Hardware {
 // startReal runs a driver on what a node has of real GPUs.
 func (m *machine) startReal(t *testing.T, lib *passthrough.Hardware) *running {
 	t.Helper()
-	gpus, err := gpu.Discover(lib)
+	gpus, err := gpu.Discover(lib, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func open(t *testing.T, root string) (*passthrough.Hardware, *gpu.GPUs) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpus, err := gpu.Discover(h)
+	gpus, err := gpu.Discover(h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,7 @@ func TestEndOfTheLibraryEndsItsCalls(t *testing.T) {
 	if ret := sim.Init(); ret != nvml.SUCCESS {
 		t.Fatal(ret)
 	}
-	g, err := gpu.Discover(sim)
+	g, err := gpu.Discover(sim, sim.Sysfs())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,17 +71,23 @@ func (s *Simulator) Reset(ctx context.Context, gpu device.GPU) (err error) {
 	return nil
 }
 
+// forgetReservations is for the whole GPU and for what it is cut into.
 func (g *board) forgetReservations() error {
-	entries, err := os.ReadDir(g.reservationsDir())
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") {
-			continue
+	for at := range g.sites() {
+		entries, err := os.ReadDir(at.reservationsDir())
+		if errors.Is(err, fs.ErrNotExist) && at != g.site() {
+			continue // destroyed meanwhile
 		}
-		if err := os.Remove(filepath.Join(g.reservationsDir(), e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
 			return err
+		}
+		for _, e := range entries {
+			if !strings.HasSuffix(e.Name(), ".json") {
+				continue
+			}
+			if err := os.Remove(filepath.Join(at.reservationsDir(), e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	return nil
