@@ -78,8 +78,11 @@ func writeChart(dir string, values manifests.Values) (err error) {
 	if err != nil {
 		return ui.UsageError(err)
 	}
-	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("write chart: %w", errors.Join(err, fmt.Errorf("%q exists", dir)))
+	switch _, err := os.Lstat(dir); {
+	case err == nil:
+		return fmt.Errorf("write chart: %q exists", dir)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("write chart: %w", err)
 	}
 	dir = filepath.Clean(dir)
 	temporary, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-")

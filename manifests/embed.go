@@ -125,7 +125,7 @@ func (v Values) fill(name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read manifest %s: %w", name, err)
 	}
-	text, err := expand(string(data), func(known variable) (string, error) { return v.of(known) })
+	text, err := expand(string(data), v.of)
 	if err != nil {
 		return "", fmt.Errorf("read manifest %s: %w", name, err)
 	}
