@@ -151,6 +151,12 @@ func probeCases() []probeCase {
 	}
 }
 
+// chosenCases are all, or a few of each kind where time is short.
+func chosenCases(short bool) []probeCase {
+	few := []string{"http-late", "http-redirect-away", "tcp-late", "grpc-late", "exec-late", "exec-missing", "startup-gate", "liveness-fails"}
+	return slices.DeleteFunc(probeCases(), func(c probeCase) bool { return short && !slices.Contains(few, c.name) })
+}
+
 const (
 	// observed is how long nothing else may happen at the end: what is to fail has
 	// failed then, and what is to stay has stayed.
@@ -202,7 +208,7 @@ func (s *probes) compare(ctx context.Context, t *testing.T, _ *envconf.Config) c
 				t.Error(err)
 			}
 		}()
-		for cases := range slices.Chunk(probeCases(), perPod) {
+		for cases := range slices.Chunk(chosenCases(testing.Short()), perPod) {
 			w, err := s.watch(ctx, k, prober, fmt.Sprintf("probes-%d", len(s.watched)), cases, &running)
 			if err != nil {
 				t.Fatal(err)
