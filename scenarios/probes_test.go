@@ -49,9 +49,8 @@ type probeCase struct {
 	// because the kubelet may report the end of one container and the beginning of
 	// the next in one.
 	restarted bool
-	// quickly says that the second container is ready at its first success,
-	// whatever successThreshold is.
-	quickly bool
+	// byItself says that it ends by itself, and no probe asks for it.
+	byItself bool
 }
 
 // ports are those of one container: all of a Pod share one network.
@@ -134,7 +133,7 @@ func probeCases() []probeCase {
 		{name: "threshold-not-reached", plan: "ok@0s", sets: map[int]string{1: "fail@0s,ok@2s"}, ready: yes, started: true,
 			probes: func(p ports) corev1.Container { return readiness(thresholds(httpProbe(p, "/"), 1, 9)) }},
 		{name: "startup-gate", plan: "fail@0s", sets: late, ready: yes, started: true, probes: func(p ports) corev1.Container {
-			return corev1.Container{StartupProbe: thresholds(httpProbe(p, "/"), 1, 60), ReadinessProbe: httpProbe(p, "/ok"), LivenessProbe: thresholds(tcpProbe(p), 1, 1)}
+			return corev1.Container{StartupProbe: thresholds(httpProbe(p, "/"), 1, 60), ReadinessProbe: httpProbe(p, "/ok"), LivenessProbe: thresholds(tcpProbe(p), 1, 3)}
 		}},
 		{name: "delay", plan: "ok@0s", ready: yes, started: true, probes: func(p ports) corev1.Container {
 			c := readiness(httpProbe(p, "/"))
@@ -147,11 +146,15 @@ func probeCases() []probeCase {
 		{name: "liveness-fails", plan: "ok@0s", sets: map[int]string{1: "fail@0s"}, ready: yes, started: true, restarted: true, probes: func(p ports) corev1.Container {
 			return corev1.Container{LivenessProbe: thresholds(httpProbe(p, "/"), 1, 2)}
 		}},
-		// The kubelet's row of successes goes on in the new container.
-		{name: "row-goes-on", plan: "ok@0s", sets: map[int]string{1: "exit=1@0s"}, ready: yes, started: true, restarted: true, quickly: true, probes: func(p ports) corev1.Container {
-			return readiness(thresholds(httpProbe(p, "/"), 10, 3))
-		}},
+		{name: "ends-by-itself", plan: "ok@0s", sets: map[int]string{1: "ok@0s,exit=1@1s"}, ready: yes, started: true, restarted: true, byItself: true,
+			probes: func(p ports) corev1.Container { return readiness(thresholds(httpProbe(p, "/"), 3, 3)) }},
 	}
+}
+
+// chosenCases are all, or a few of each kind where time is short.
+func chosenCases(short bool) []probeCase {
+	few := []string{"http-late", "http-redirect-away", "tcp-late", "grpc-late", "exec-late", "exec-missing", "startup-gate", "liveness-fails"}
+	return slices.DeleteFunc(probeCases(), func(c probeCase) bool { return short && !slices.Contains(few, c.name) })
 }
 
 const (
@@ -163,8 +166,6 @@ const (
 	// verdictsTime bounds the wait for all of them. It takes less than half of it
 	// on a machine that is not busy.
 	verdictsTime = 2 * time.Minute
-	// quicklyTime is less than ten successes take, a period apart.
-	quicklyTime = 6 * time.Second
 	// perPod is how many containers a Pod has: the kubelet starts them one by one,
 	// and reports none before the last.
 	perPod = 6
@@ -207,7 +208,7 @@ func (s *probes) compare(ctx context.Context, t *testing.T, _ *envconf.Config) c
 				t.Error(err)
 			}
 		}()
-		for cases := range slices.Chunk(probeCases(), perPod) {
+		for cases := range slices.Chunk(chosenCases(testing.Short()), perPod) {
 			w, err := s.watch(ctx, k, prober, fmt.Sprintf("probes-%d", len(s.watched)), cases, &running)
 			if err != nil {
 				t.Fatal(err)
@@ -443,13 +444,13 @@ func (w *watched) missing() []string {
 		first := func(course []bool) []bool { return course[:min(len(course), len(c.ready))] }
 		switch {
 		case c.restarted:
-			if kubelets.restarts == 0 || (mine.wanted == 0) != c.quickly {
+			if kubelets.restarts == 0 || (mine.wanted == 0) != c.byItself {
 				miss("%d restarts, %d that lab/probe asked for", kubelets.restarts, mine.wanted)
 			}
 			if !slices.Equal(first(kubelets.ready), c.ready) || !slices.Equal(first(mine.ready), c.ready) {
 				miss("course of ready: %v for the kubelet, %v for lab/probe; want it to begin with %v", kubelets.ready, mine.ready, c.ready)
 			}
-			if c.quickly && (kubelets.second == 0 || mine.second == 0) {
+			if c.byItself && (kubelets.second == 0 || mine.second == 0) {
 				miss("its second container is not ready (kubelet: %s, lab/probe: %s)", kubelets.second, mine.second)
 			}
 		default:
@@ -488,11 +489,8 @@ func (w *watched) report(t *testing.T) {
 		if c.restarted {
 			text = append(text, fmt.Sprintf("restarted %d times, lab/probe asked for %d", kubelets.restarts, mine.wanted))
 		}
-		if c.quickly {
+		if c.byItself {
 			text = append(text, fmt.Sprintf("ready again %.1f s after its start, for lab/probe after %.1f s", kubelets.second.Seconds(), mine.second.Seconds()))
-			if kubelets.second > quicklyTime || mine.second > quicklyTime {
-				t.Errorf("kubelet %s, %s: ready again later than within %s", w.kubelet.Version, c.name, quicklyTime)
-			}
 		}
 		t.Logf("kubelet %s, %s: ready: %s", w.kubelet.Version, c.name, strings.Join(text, ", "))
 	}

@@ -153,3 +153,12 @@ func brief(text string) string {
 	}
 	return strings.ToValidUTF8(text[:maxBrief], "") + "..."
 }
+
+// cause makes one short line of an error, whose cause is at its end.
+func cause(err error) string {
+	text := strings.Join(strings.Fields(strings.ToValidUTF8(err.Error(), "?")), " ")
+	if len(text) <= maxBrief {
+		return text
+	}
+	return "..." + strings.ToValidUTF8(text[len(text)-maxBrief:], "")
+}

@@ -181,7 +181,7 @@ func (s *Session) tick(ctx context.Context, l *loop) bool {
 	event.Handler, event.Answer, event.Output = answer.Handler, answer.Result, brief(answer.Output)
 	event.Took, event.Count = answer.Took.Seconds(), &count
 	if answer.Err != nil {
-		event.Error = brief(answer.Err.Error())
+		event.Error = cause(answer.Err)
 	}
 	s.tell(event)
 	return true
@@ -296,7 +296,7 @@ func (s *Session) Once(ctx context.Context) (ok bool) {
 		a := Try(ctx, s.config.Prober, target)
 		event.Handler, event.Answer, event.Output, event.Took = a.Handler, a.Result, brief(a.Output), a.Took.Seconds()
 		if a.Err != nil {
-			event.Error = brief(a.Err.Error())
+			event.Error = cause(a.Err)
 		}
 		if a.Result != Success && a.Result != Warning && l.worker.kind != Liveness {
 			ok = false

@@ -151,7 +151,7 @@ func TestVerdicts(t *testing.T) {
 			name:      "a handler that cannot be run decides nothing",
 			container: corev1.Container{ReadinessProbe: execProbe("ready", nil)},
 			answers:   map[string]func(time.Duration) Answer{"ready": func(time.Duration) Answer { return fault }}, after: 10 * time.Second,
-			want: ContainerVerdict{Started: true, Why: "readiness probe could not be run, which counts for nothing: cannot be run"},
+			want: ContainerVerdict{Started: true, Settled: true, Why: "readiness probe could not be run, which counts for nothing: cannot be run"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -146,11 +146,11 @@ func (s *Session) judge(c corev1.Container) ContainerVerdict {
 		v.Why, v.Settled = "not started: "+startup.why(), v.Restart
 	case readiness == nil:
 		v.Ready, v.Why = true, "it runs, and has no readiness probe"
-		v.Settled = liveness == nil || liveness.settled
+		v.Settled = liveness == nil || liveness.stays()
 	default:
 		v.Ready = readiness.id == seen.ID && readiness.State() == Success
 		v.Why = readiness.why()
-		v.Settled = readiness.settled && (liveness == nil || liveness.settled)
+		v.Settled = readiness.stays() && (liveness == nil || liveness.stays())
 	}
 	if v.Restart {
 		v.Settled = true
@@ -180,7 +180,7 @@ func (w *Worker) why() string {
 		b.WriteString("has not run")
 		return b.String()
 	case w.answer.Err != nil:
-		fmt.Fprintf(&b, "could not be run, which counts for nothing: %s", brief(w.answer.Err.Error()))
+		fmt.Fprintf(&b, "could not be run, which counts for nothing: %s", cause(w.answer.Err))
 		return b.String()
 	case w.settled && w.state == Success:
 		b.WriteString("succeeds")

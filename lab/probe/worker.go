@@ -82,6 +82,7 @@ type Worker struct {
 	settled bool // a threshold was reached since the container is there
 	answer  Answer
 	answers int // for this container
+	errors  int // in a row
 }
 
 // NewWorker returns the worker for a probe. Fields that are 0 have their
@@ -125,6 +126,10 @@ func (w *Worker) Period() time.Duration { return time.Duration(w.probe.PeriodSec
 // Timeout returns how long a run of the handler may take.
 func (w *Worker) Timeout() time.Duration { return time.Duration(w.probe.TimeoutSeconds) * time.Second }
 
+// stays reports whether more answers of the same kind would not change the state:
+// a threshold was reached, or the handler cannot be run.
+func (w *Worker) stays() bool { return w.settled || w.errors >= maxTries }
+
 // Tick decides what to do at a tick, in the order of the kubelet's doProbe.
 func (w *Worker) Tick(now time.Time, c Container) Step {
 	switch {
@@ -138,7 +143,7 @@ func (w *Worker) Tick(now time.Time, c Container) Step {
 		// its hold. The count of equal answers goes on: one success may be enough
 		// for a container that was restarted, whatever the threshold is.
 		w.id, w.state, w.hold = c.ID, initial(w.kind), false
-		w.settled, w.answer, w.answers = false, Answer{}, 0
+		w.settled, w.answer, w.answers, w.errors = false, Answer{}, 0, 0
 	}
 	if w.hold {
 		// After the failure of a liveness probe and after any decision of a
@@ -176,6 +181,10 @@ func (w *Worker) Tick(now time.Time, c Container) Step {
 func (w *Worker) Count(a Answer) Count {
 	w.answer = a
 	w.answers++
+	w.errors++
+	if a.Err == nil {
+		w.errors = 0
+	}
 	if a.Err != nil {
 		// prober.go, probe: an error is an Event, and no result. So a probe that
 		// cannot be run leaves a container as it is: never ready, never restarted.

@@ -109,14 +109,21 @@ func NewAgent(command func(context.Context) (*exec.Cmd, error)) *Agent {
 	return a
 }
 
+// farewell is how long the process may take to see that nobody asks any more.
+const farewell = 2 * time.Second
+
 // Close ends the process and waits for it.
 func (a *Agent) Close() error {
-	a.end()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.process != nil {
-		<-a.process.exited
+	defer a.end()
+	if a.process == nil {
+		return nil
 	}
+	_ = a.process.stdin.Close() // with which it ends, in the node as well
+	late := time.AfterFunc(farewell, a.end)
+	defer late.Stop()
+	<-a.process.exited
 	return nil
 }
 
