@@ -150,7 +150,7 @@ func TestNetworkAttachedGPUIsPreparedWhereItIs(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 1)
 	operations := operationtest.NewClient()
-	r, attached := m.startOperated(t, operations, nil)
+	r, _ := m.startOperated(t, operations, nil)
 	attach := func(action v1alpha1.Operation, attempt int64) *v1alpha1.DeviceOperation {
 		op := order(action, "net-0", attempt)
 		op.Name = v1alpha1.OperationName(api.FabricPool, "net-0")
@@ -181,7 +181,7 @@ func TestNetworkAttachedGPUIsPreparedWhereItIs(t *testing.T) {
 	}
 	// The driver of the node's own GPUs leaves the spec alone when it starts.
 	r.stop()
-	r, attached = m.startOperated(t, operations, nil)
+	_, attached := m.startOperated(t, operations, nil)
 	k = m.registerAt(t, filepath.Join(m.registrarDir(), api.FabricDriverName+"-reg.sock"))
 	// Prepared, not detached.
 	if done := carryOut(t, operations, attach(v1alpha1.OperationDetach, 2)); done.Reason != v1alpha1.ReasonInUse {
