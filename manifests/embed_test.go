@@ -246,7 +246,7 @@ func TestYAMLIsWhatTheLabAppliesButForItsOwnNotes(t *testing.T) {
 	var got, want []string
 	for document := range strings.SplitSeq(text, "\n---\n") {
 		var o unstructured.Unstructured
-		if err := yaml.UnmarshalStrict([]byte(document), &o.Object); err != nil {
+		if err := yaml.UnmarshalStrict([]byte(document+"\n"), &o.Object); err != nil {
 			t.Fatal(err)
 		}
 		got = append(got, encode(t, &o))

@@ -158,9 +158,10 @@ func TestTaintedGPUIsRepairedByWhoeverLeads(t *testing.T) {
 		op := w.operation(t, "one.gpu-0")
 		return op != nil && op.Spec.Attempt == 1 && meta.IsStatusConditionTrue(op.Status.Conditions, v1alpha1.ConditionRecovered)
 	})
-	if !w.events.has("attempt 1 of 3 at reset") || !w.events.has("well after 1 attempt") {
-		t.Errorf("told %q, want the attempt and its end", w.events.all)
-	}
+	// An Event follows what it tells of.
+	eventually(t, "both Events", func() bool {
+		return w.events.has("attempt 1 of 3 at reset") && w.events.has("well after 1 attempt")
+	})
 }
 
 func (w *world) leader(t *testing.T) string {

@@ -21,6 +21,7 @@ type episode struct {
 	there    bool
 	ended    time.Time // when it was last seen to end
 	flapping bool      // it came back soon after that
+	repaired bool      // somebody has repaired the GPU since it came
 }
 
 // observe takes in what is wrong now, and returns what is not any more and is
@@ -40,6 +41,10 @@ func (d *damper) observe(problems []Problem, now time.Time) (held []Problem) {
 	for c, e := range d.seen {
 		if e.there && !slices.ContainsFunc(problems, func(p Problem) bool { return p.Condition == c }) {
 			e.there, e.ended = false, now
+			if e.repaired {
+				delete(d.seen, c)
+				continue
+			}
 		}
 		switch {
 		case e.there:
@@ -53,6 +58,20 @@ func (d *damper) observe(problems []Problem, now time.Time) (held []Problem) {
 	}
 	slices.SortFunc(held, func(a, b Problem) int { return strings.Compare(string(a.Condition), string(b.Condition)) })
 	return held
+}
+
+// repair is told that the GPU was repaired. What is wrong with it ends because of
+// that and not by itself, so that it does not count as coming and going; whoever
+// repairs counts how often.
+func (d *damper) repair() {
+	for c, e := range d.seen {
+		if !e.there {
+			delete(d.seen, c)
+			continue
+		}
+		e.repaired, e.flapping = true, false
+		d.seen[c] = e
+	}
 }
 
 // flapping is a problem as it is told while it comes and goes: the same whether it

@@ -70,6 +70,23 @@ func TestProblemThatComesAndGoesIsHeld(t *testing.T) {
 	h.after(time.Minute).reads(hot).is(ill, "temperature").after(5*time.Second).reads(good()).is(well, "")
 }
 
+// What ends because somebody has repaired the GPU has not gone by itself.
+func TestWhatIsRepairedDoesNotComeAndGo(t *testing.T) {
+	hot := with(func(r *device.Reading) { r.Temperature = device.Known(101) })
+	h := begin(t).reads(good())
+	for range 3 {
+		h.after(5*time.Second).reads(hot).is(ill, "temperature")
+		h.machine.Repaired(h.now)
+		h.after(5*time.Second).reads(good()).is(well, "").tainted()
+	}
+	// What was held before the repair is not held any more.
+	for range 2 {
+		h.after(5*time.Second).reads(hot).is(ill, "temperature").after(5 * time.Second).reads(good())
+	}
+	h.is(ill, "it comes and goes").machine.Repaired(h.now)
+	h.is(well, "")
+}
+
 func TestXIDsThatComeAndGoEvictOnce(t *testing.T) {
 	h := begin(t).reads(good())
 	changes, last := 0, 0

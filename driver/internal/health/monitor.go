@@ -253,6 +253,13 @@ func (m *Monitor) Ask(index int) {
 	signal(m.wake)
 }
 
+// Repaired is told that somebody has repaired the GPU with this index, and has it
+// asked.
+func (m *Monitor) Repaired(index int) {
+	m.update(index, func(g *Machine) { g.Repaired(time.Now()) })
+	m.Ask(index)
+}
+
 // signal leaves one value in c, which has room for one.
 func signal(c chan struct{}) {
 	select {

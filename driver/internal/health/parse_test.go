@@ -47,7 +47,7 @@ func TestParseEffects(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"":                              `condition ""`,
-		"humidity=NoSchedule":           `condition "humidity", want one of [ecc gpu-lost leaked pcie-width recovery temperature unreadable xid]`,
+		"humidity=NoSchedule":           `condition "humidity", want one of [ecc fabric gpu-lost leaked pcie-generation pcie-width power recovery temperature unreadable xid]`,
 		"xid":                           `effect ""`,
 		"xid=noschedule":                `effect "noschedule"`,
 		"xid=NoSchedule,xid=NoSchedule": "twice",

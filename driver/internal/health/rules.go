@@ -247,6 +247,12 @@ func (m *Machine) Settled() time.Time {
 // knows how it is until it answers.
 func (m *Machine) Silent(since time.Time) { m.silent = since }
 
+// Repaired is told that somebody has repaired the GPU.
+func (m *Machine) Repaired(now time.Time) {
+	m.damper.repair()
+	m.damp(now)
+}
+
 // damp finds out what comes and goes.
 func (m *Machine) damp(now time.Time) {
 	m.held = m.damper.observe(slices.Concat(byCondition(m.latched), byCondition(m.level)), now)

@@ -211,7 +211,7 @@ func (d *Driver) reset(ctx context.Context, spec v1alpha1.DeviceOperationSpec) o
 	if err != nil {
 		return failed(err)
 	}
-	d.monitor.Ask(gpu.Index)
+	d.monitor.Repaired(gpu.Index)
 	signal(d.leaked)
 	return succeeded("reset, errors and leftovers are gone")
 }

@@ -31,8 +31,9 @@ func (w *wedging) Read(index int) device.Reading {
 	return w.Hardware.Read(index)
 }
 
-// A kubelet calls a device unknown that is not mentioned for its time, 30 s.
-func TestDeviceThatHangsIsNoLongerMentioned(t *testing.T) {
+// A kubelet calls a device unknown that is not mentioned for its time, 30 s, or
+// that is said to be.
+func TestDeviceThatHangsIsNoLongerCalledHealthy(t *testing.T) {
 	m := newMachine(t)
 	w := &wedging{index: 1, hang: make(chan struct{})}
 	t.Cleanup(func() { close(w.hang) })
@@ -46,13 +47,12 @@ func TestDeviceThatHangsIsNoLongerMentioned(t *testing.T) {
 	is := func(others, wedged bool) func() bool {
 		return func() bool {
 			got := next()
-			_, mentioned := got["gpu-1"]
-			return mentioned == wedged && (got["gpu-0"].GetHealth() == healthv1.HealthStatus_HEALTHY) == others
+			return (got["gpu-1"].GetHealth() == healthv1.HealthStatus_HEALTHY) == wedged && (got["gpu-0"].GetHealth() == healthv1.HealthStatus_HEALTHY) == others
 		}
 	}
-	eventually(t, "both are mentioned", is(true, true))
+	eventually(t, "both are healthy", is(true, true))
 	w.wedge.Store(true)
-	eventually(t, "only the other is mentioned", is(true, false))
+	eventually(t, "only the other is healthy", is(true, false))
 }
 
 // metrics are those of a driver, as text.

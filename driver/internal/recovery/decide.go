@@ -87,6 +87,10 @@ func well(p Policy, op *v1alpha1.DeviceOperation, now time.Time) ([]operation.Ac
 	return []operation.Action{{Verb: operation.Delete, Operation: op}}, 0
 }
 
+// noticing is how long a driver may take to see that a repair has worked and to
+// publish it: it looks at a GPU several times before it calls it well.
+const noticing = 5 * time.Second
+
 // course is the repair of one device.
 type course struct {
 	policy  Policy
@@ -140,7 +144,11 @@ func (c course) goOn() ([]operation.Action, time.Duration) {
 	if !answered || completed == nil {
 		return c.tell(reasonWorking, fmt.Sprintf("attempt %d of %d", c.op.Spec.Attempt, c.policy.MaxAttempts), nil), 0
 	}
-	if rest := c.policy.wait(c.op.Spec.Attempt) - c.now.Sub(c.op.Status.ObservedAt.Time); rest > 0 {
+	wait := c.policy.wait(c.op.Spec.Attempt)
+	if completed.Status == metav1.ConditionTrue {
+		wait = max(wait, noticing)
+	}
+	if rest := wait - c.now.Sub(c.op.Status.ObservedAt.Time); rest > 0 {
 		return nil, rest
 	}
 	return c.order()

@@ -84,6 +84,8 @@ func TestDecide(t *testing.T) {
 	}
 	replacing := DefaultPolicy()
 	replacing.Rules = []Rule{{Taint: api.TaintXID, Action: v1alpha1.OperationReplace}}
+	hasty := DefaultPolicy()
+	hasty.Backoff = metav1.Duration{Duration: time.Second}
 	deleted := op(v1alpha1.OperationReset, 1, "")
 	deleted.DeletionTimestamp = ptr.To(metav1.NewTime(epoch()))
 	for name, c := range map[string]struct {
@@ -118,6 +120,14 @@ func TestDecide(t *testing.T) {
 		"reset, and the driver has to see it first": {
 			device: gpu(false, xid), op: op(v1alpha1.OperationReset, 1, v1alpha1.ReasonSucceeded, repairing("1")), after: 2 * time.Second,
 			again: 3 * time.Second,
+		},
+		"reset, in a hurry, and the driver has to see it all the same": {
+			policy: &hasty, device: gpu(false, xid), op: op(v1alpha1.OperationReset, 1, v1alpha1.ReasonSucceeded, repairing("1")), after: 2 * time.Second,
+			again: 3 * time.Second,
+		},
+		"in use, in a hurry": {
+			policy: &hasty, device: gpu(false, xid), op: op(v1alpha1.OperationReset, 1, v1alpha1.ReasonInUse, repairing("1")), after: 2 * time.Second,
+			want: []short{{operation.Update, v1alpha1.OperationReset, 2, "", "GPURepairing"}},
 		},
 		"reset, and no better": {
 			device: gpu(false, xid), op: op(v1alpha1.OperationReset, 1, v1alpha1.ReasonSucceeded, repairing("1")), after: 5 * time.Second,

@@ -275,3 +275,6 @@ func (d guarded) CreateGpuInstance(*nvml.GpuInstanceProfileInfo) (nvml.GpuInstan
 func (d guarded) CreateGpuInstanceWithPlacement(*nvml.GpuInstanceProfileInfo, *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
 	return nil, nvml.ERROR_NOT_SUPPORTED
 }
+
+// GetGpuInstanceId is not supported: no partition of a real GPU is looked at.
+func (d guarded) GetGpuInstanceId() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
