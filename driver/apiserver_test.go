@@ -135,7 +135,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	object, err := s.serve(r, where)
 	if err != nil {
 		var status apierrors.APIStatus
-		if s, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // made below, never wrapped
+		if s, ok := err.(apierrors.APIStatus); ok {
 			status = s
 		} else {
 			status = apierrors.NewInternalError(err)
@@ -260,13 +260,13 @@ func (s *apiServer) list(resource string, list runtime.Object) (runtime.Object, 
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	stream := protobuf().StreamSerializer
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
-	frames := stream.Framer.NewFrameWriter(w)
+	frames := stream.NewFrameWriter(w)
 	send := func(e watch.Event) bool {
 		data, err := runtime.Encode(protobuf().Serializer, e.Object)
 		if err != nil {
 			return false
 		}
-		err = stream.Serializer.Encode(&metav1.WatchEvent{Type: string(e.Type), Object: runtime.RawExtension{Raw: data}}, frames)
+		err = stream.Encode(&metav1.WatchEvent{Type: string(e.Type), Object: runtime.RawExtension{Raw: data}}, frames)
 		w.(http.Flusher).Flush()
 		return err == nil
 	}

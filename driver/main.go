@@ -218,7 +218,11 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer hardware.Shutdown()
+	defer func() {
+		if ret := hardware.Shutdown(); ret != nvml.SUCCESS {
+			err = errors.Join(err, fmt.Errorf("shut GPU library down: %w", ret))
+		}
+	}()
 	gpus, err := gpu.Discover(hardware, hardware.sysfs)
 	if err != nil {
 		return err

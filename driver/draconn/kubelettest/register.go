@@ -35,7 +35,7 @@ func Register(ctx context.Context, path string) (_ *Plugin, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("register %q: %w", path, err)
 	}
-	defer cc.Close()
+	defer func() { err = errors.Join(err, cc.Close()) }()
 	client := registerapi.NewRegistrationClient(cc)
 	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {

@@ -59,7 +59,7 @@ func (d *Driver) begin(operation, step string, uid types.UID, namespace, name st
 
 // done reports that a step is done, in words that read after "claim NAME: ",
 // and passes its point.
-func (w *work) done(p Point, words string) {
+func (w *work) done(ctx context.Context, p Point, words string) {
 	now := time.Now()
 	took := now.Sub(w.last)
 	w.last = now
@@ -69,7 +69,7 @@ func (w *work) done(p Point, words string) {
 		w.d.cfg.At(p, w.claim.ClaimUID)
 	}
 	// Here a fault kills, or does nothing.
-	_ = w.d.cfg.Faults.Pass(context.Background(), fault.Place(p))
+	_ = w.d.cfg.Faults.Pass(ctx, fault.Place(p))
 }
 
 func (w *work) report(step, detail string, took time.Duration, err error) {
@@ -156,7 +156,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 	if err != nil {
 		return nil, err
 	}
-	w.done(PrepareResolved, "devices "+w.claim.Device+" verified")
+	w.done(ctx, PrepareResolved, "devices "+w.claim.Device+" verified")
 
 	entry, err := d.store.Start(ctx, want)
 	if err != nil {
@@ -164,9 +164,9 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 	}
 	again := entry.Phase == checkpoint.Completed
 	if again {
-		w.done(PrepareStarted, "checkpoint entry found: it was prepared already")
+		w.done(ctx, PrepareStarted, "checkpoint entry found: it was prepared already")
 	} else {
-		w.done(PrepareStarted, "checkpoint entry written")
+		w.done(ctx, PrepareStarted, "checkpoint entry written")
 	}
 	defer func() {
 		if err != nil && !again {
@@ -179,7 +179,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 		return nil, err
 	}
 	if parts := partitionNames(entry); parts != "" {
-		w.done(PreparePartitioned, "partitions "+parts+" made")
+		w.done(ctx, PreparePartitioned, "partitions "+parts+" made")
 	}
 	for _, a := range assigned {
 		if a.Monitor {
@@ -189,20 +189,20 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim, w *w
 			return nil, err
 		}
 	}
-	w.done(PrepareBound, d.bound(assigned))
+	w.done(ctx, PrepareBound, d.bound(assigned))
 
 	// Also when it was prepared before: the directory may have been lost.
-	if err := d.describe(string(c.UID), assigned); err != nil {
+	if err := d.describe(ctx, string(c.UID), assigned); err != nil {
 		return nil, err
 	}
-	w.done(PrepareDescribed, "CDI spec written")
+	w.done(ctx, PrepareDescribed, "CDI spec written")
 
 	if !again {
 		if err := d.store.Complete(ctx, string(c.UID), baselines); err != nil {
 			return nil, err
 		}
 	}
-	w.done(PrepareCompleted, "checkpoint entry completed")
+	w.done(ctx, PrepareCompleted, "checkpoint entry completed")
 	d.askAbout(assigned)
 	return cdiDevices(string(c.UID), assigned), nil
 }
@@ -239,7 +239,7 @@ func (d *Driver) look(c *resourceapi.ResourceClaim, assigned []claim.Assignment)
 }
 
 // describe writes the CDI spec.
-func (d *Driver) describe(uid string, assigned []claim.Assignment) error {
+func (d *Driver) describe(ctx context.Context, uid string, assigned []claim.Assignment) error {
 	var devices []cdi.Device
 	for _, a := range assigned {
 		devices = append(devices, cdi.Device{Request: a.Request, Name: a.GPU.Name, UUID: a.GPU.UUID, Edits: d.cfg.Binder.Edits(a.GPU, a.Settings)})
@@ -248,7 +248,7 @@ func (d *Driver) describe(uid string, assigned []claim.Assignment) error {
 	if err != nil {
 		return err
 	}
-	if err := d.cfg.Faults.Pass(context.Background(), fault.CDI); err != nil {
+	if err := d.cfg.Faults.Pass(ctx, fault.CDI); err != nil {
 		return fmt.Errorf("write CDI spec: %w", err)
 	}
 	return d.cdi.Write(uid, spec)

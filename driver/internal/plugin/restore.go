@@ -81,7 +81,7 @@ func (d *Driver) restoreClaim(ctx context.Context, uid string) (err error) {
 			return err
 		}
 	}
-	if err := d.describe(uid, assigned); err != nil {
+	if err := d.describe(ctx, uid, assigned); err != nil {
 		return err
 	}
 	if entry.BootID == d.cfg.BootID {

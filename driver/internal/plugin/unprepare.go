@@ -87,15 +87,15 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	}
 	w.claim.Device = strings.Join(entry.Names(), ",")
 	if known {
-		w.done(UnprepareFound, "checkpoint entry found: "+string(entry.Phase))
+		w.done(ctx, UnprepareFound, "checkpoint entry found: "+string(entry.Phase))
 	} else {
-		w.done(UnprepareFound, "no checkpoint entry: it was not prepared here, or unprepared before")
+		w.done(ctx, UnprepareFound, "no checkpoint entry: it was not prepared here, or unprepared before")
 	}
 	// First, so that no container can start with the devices from now on.
 	if err := d.cdi.Remove(string(uid)); err != nil {
 		return err
 	}
-	w.done(UnprepareHidden, "CDI spec removed")
+	w.done(ctx, UnprepareHidden, "CDI spec removed")
 	if !known {
 		return nil
 	}
@@ -109,9 +109,9 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 		}
 	}
 	if d.cfg.Simulated {
-		w.done(UnprepareUnbound, "memory of "+w.claim.Device+" given back")
+		w.done(ctx, UnprepareUnbound, "memory of "+w.claim.Device+" given back")
 	} else {
-		w.done(UnprepareUnbound, "nothing to undo on "+w.claim.Device)
+		w.done(ctx, UnprepareUnbound, "nothing to undo on "+w.claim.Device)
 	}
 
 	left := d.leftovers(ctx, entry)
@@ -120,14 +120,14 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 		// another namespace, and may by now belong to somebody else.
 		w.report(api.StepLeftover, l.words, 0, nil)
 	}
-	w.done(UnprepareVerified, d.verdict(ctx, entry, left))
+	w.done(ctx, UnprepareVerified, d.verdict(ctx, entry, left))
 	if parts := partitionNames(entry); parts != "" {
 		var added []leftover
 		left, added = d.dissolve(ctx, entry, left)
 		for _, l := range added {
 			w.report(api.StepLeftover, l.words, 0, nil)
 		}
-		w.done(UnprepareDissolved, dissolved(parts, left))
+		w.done(ctx, UnprepareDissolved, dissolved(parts, left))
 	}
 	leaks := make([]checkpoint.Leak, 0, len(left))
 	for _, l := range left {
@@ -141,7 +141,7 @@ func (d *Driver) unprepare(ctx context.Context, uid types.UID, w *work) (err err
 	if len(leaks) > 0 {
 		signal(d.leaked)
 	}
-	w.done(UnprepareForgotten, "checkpoint entry removed")
+	w.done(ctx, UnprepareForgotten, "checkpoint entry removed")
 	for _, dev := range entry.Devices {
 		if gpu, ok := d.inventory().GPUs[dev.Name]; ok {
 			d.monitor.Ask(gpu.Index)

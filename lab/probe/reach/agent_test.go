@@ -25,7 +25,7 @@ import (
 // Copies of the test binary are the agents.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == AgentVerb {
-		os.Exit(AgentMain())
+		os.Exit(AgentMain()) //nolint:forbidigo // a copy of this program
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -3,6 +3,7 @@ package reach
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -230,7 +231,7 @@ func TestFollowEndsWithThePod(t *testing.T) {
 		if err := end(client); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-ended; err != ErrPodGone {
+		if err := <-ended; !errors.Is(err, ErrPodGone) {
 			t.Errorf("%s: Follow ended with %v, want %v", name, err, ErrPodGone)
 		}
 	}

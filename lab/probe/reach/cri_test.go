@@ -51,7 +51,11 @@ func TestExecByTheRuntime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeRuntime()
+	defer func() {
+		if err := closeRuntime(); err != nil {
+			t.Error(err)
+		}
+	}()
 	answer := func(argv ...string) probe.Answer {
 		return probe.Handlers{Exec: run}.Probe(t.Context(), probe.Target{
 			Timeout: 2 * time.Second, Container: corev1.Container{Name: "app"}, ContainerID: "containerd://abc",

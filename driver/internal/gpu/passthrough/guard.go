@@ -277,4 +277,6 @@ func (d guarded) CreateGpuInstanceWithPlacement(*nvml.GpuInstanceProfileInfo, *n
 }
 
 // GetGpuInstanceId is not supported: no partition of a real GPU is looked at.
+//
+//nolint:staticcheck // NVML's name
 func (d guarded) GetGpuInstanceId() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
