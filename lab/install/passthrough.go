@@ -59,14 +59,17 @@ func giveHardware(object *unstructured.Unstructured) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &set); err != nil {
 		return fmt.Errorf("read DaemonSet %s: %w", object.GetName(), err)
 	}
-	const simulatedArg = "-gpus=" + string(Simulated)
 	pod := &set.Spec.Template.Spec
-	if len(pod.Containers) != 1 || !slices.Contains(pod.Containers[0].Args, simulatedArg) {
-		return fmt.Errorf("give DaemonSet %s hardware: it is not the driver of simulated GPUs", object.GetName())
+	kind := -1
+	if len(pod.Containers) == 1 {
+		kind = slices.IndexFunc(pod.Containers[0].Args, func(arg string) bool { return strings.HasPrefix(arg, "-gpus=") })
+	}
+	if kind < 0 {
+		return fmt.Errorf("give DaemonSet %s hardware: it is not the driver of GPUs", object.GetName())
 	}
 	pod.NodeSelector[gpuLabel] = string(Passthrough)
 	c := &pod.Containers[0]
-	c.Args[slices.Index(c.Args, simulatedArg)] = "-gpus=" + string(Passthrough)
+	c.Args[kind] = "-gpus=" + string(Passthrough)
 	c.Args = append(c.Args, "-driver-root="+driverroot.Dir)
 	// NVML opens the device nodes, which only a privileged container may.
 	c.SecurityContext = &corev1.SecurityContext{

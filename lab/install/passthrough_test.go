@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ func TestGoalCountsTheGPUsOfEachNode(t *testing.T) {
 
 func TestDriverWithHardware(t *testing.T) {
 	plain, hardware := driverSet(t, GPUs{}), driverSet(t, GPUs{mode: Passthrough})
-	if security := plain.Spec.Template.Spec.Containers[0].SecurityContext; security.Privileged != nil {
+	if security := plain.Spec.Template.Spec.Containers[0].SecurityContext; security.Privileged != nil && *security.Privileged {
 		t.Errorf("the driver of simulated GPUs is privileged: %v", security)
 	}
 	pod := hardware.Spec.Template.Spec
@@ -96,8 +97,12 @@ func driverSet(t *testing.T, gpus GPUs) appsv1.DaemonSet {
 	if labels := objects[0].GetLabels(); labels[gpuLabel] != string(gpus.Mode()) {
 		t.Errorf("node has labels %v", labels)
 	}
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "DaemonSet" })
+	if i < 0 {
+		t.Fatal("no DaemonSet")
+	}
 	var set appsv1.DaemonSet
-	data, err := json.Marshal(objects[len(objects)-1])
+	data, err := json.Marshal(objects[i])
 	if err != nil {
 		t.Fatal(err)
 	}

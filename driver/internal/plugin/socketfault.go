@@ -42,13 +42,7 @@ func (d *Driver) watchSocketFault(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			// Back under its name, where whoever closes it removes it.
-			if lost {
-				if err := d.socketFault.set(false); err != nil {
-					d.background(ctx, "socket", err)
-				}
-			}
-			return
+			return // whoever closes it brings it back first
 		case <-look.C:
 		}
 	}
@@ -60,16 +54,17 @@ type losable struct {
 	net.Listener
 	path string
 
-	mu    sync.Mutex
-	lost  bool
-	conns map[net.Conn]struct{}
+	mu     sync.Mutex
+	lost   bool
+	closed bool
+	conns  map[net.Conn]struct{}
 }
 
 // set takes the socket away, or brings it back.
 func (l *losable) set(lost bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lost == lost {
+	if l.lost == lost || l.closed {
 		return nil
 	}
 	from, to := l.path, l.path+lostSuffix
@@ -89,6 +84,19 @@ func (l *losable) set(lost bool) error {
 	}
 	clear(l.conns)
 	return errors.Join(errs...)
+}
+
+// Close is net.Listener's. It removes the socket, which has to be under its own
+// name for that.
+func (l *losable) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var err error
+	if l.lost && !l.closed {
+		err = os.Rename(l.path+lostSuffix, l.path)
+	}
+	l.closed = true
+	return errors.Join(err, l.Listener.Close())
 }
 
 // Accept is net.Listener's.

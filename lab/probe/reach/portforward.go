@@ -174,15 +174,30 @@ func (o *once) Write(p []byte) (int, error) {
 func (f *forwarded) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
 	if errors.Is(err, io.EOF) {
-		select {
-		case <-f.failed:
-			if f.err != nil {
-				err = f.err
-			}
-		default:
-		}
+		err = f.because(err)
 	}
 	return n, err
+}
+
+// Write says what went wrong when nobody takes it any more.
+func (f *forwarded) Write(p []byte) (int, error) {
+	n, err := f.Conn.Write(p)
+	if errors.Is(err, io.ErrClosedPipe) {
+		err = f.because(err)
+	}
+	return n, err
+}
+
+// because is why the other side has ended, or err if it has not said so.
+func (f *forwarded) because(err error) error {
+	select {
+	case <-f.failed:
+		if f.err != nil {
+			return f.err
+		}
+	default:
+	}
+	return err
 }
 
 // moment is how long a refusal takes to get here at most, as far as Confirm is
