@@ -50,7 +50,8 @@ type world struct {
 	events     *told
 }
 
-func newWorld(objects ...runtime.Object) *world {
+func newWorld(t *testing.T, objects ...runtime.Object) *world {
+	t.Helper()
 	objects = append(objects,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}},
 		&resourceapi.ResourceSlice{
@@ -60,7 +61,7 @@ func newWorld(objects ...runtime.Object) *world {
 				Devices: []resourceapi.Device{{Name: "gpu-0"}, {Name: "gpu-1"}},
 			},
 		})
-	w := &world{client: fake.NewClientset(objects...), operations: operationtest.NewClient(), events: &told{}}
+	w := &world{client: fake.NewClientset(objects...), operations: operationtest.NewClient(t), events: &told{}}
 	w.client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if slice, ok := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice); ok && slice.Name == "" {
 			slice.Name = slice.GenerateName + "x"
@@ -138,7 +139,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 
 func TestTaintedGPUIsRepairedByWhoeverLeads(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	stop := w.run(t, "first", 0)
 	eventually(t, "a leader", func() bool { return w.leader(t) == "first" })
 	w.run(t, "second", 0)
@@ -183,7 +184,7 @@ const waiting = "apiVersion: gpu.lab.example/v1alpha1\nkind: RecoveryPolicy\nrul
 
 func TestAPolicyIsObeyedOrRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(policy("nonsense: true\n"))
+	w := newWorld(t, policy("nonsense: true\n"))
 	w.run(t, "first", 0)
 	// A wrong one from the start: nothing is repaired.
 	eventually(t, "the refusal", func() bool { return w.events.has("PolicyRefused") })
@@ -201,7 +202,7 @@ func TestAPolicyIsObeyedOrRefused(t *testing.T) {
 
 func TestNetworkAttachedGPUFollowsItsClaim(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.run(t, "first", 2)
 	var published []resourceapi.ResourceSlice
 	eventually(t, "the pool", func() bool {
@@ -248,7 +249,7 @@ func TestNetworkAttachedGPUFollowsItsClaim(t *testing.T) {
 
 func TestLostLeaseEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	failing := false
 	var mu sync.Mutex
 	w.client.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -280,7 +281,7 @@ func TestLostLeaseEndsTheProcess(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	for name, cfg := range map[string]controller.Config{
 		"no client":        {Operations: w.operations},
 		"no operations":    {Client: w.client},

@@ -5,8 +5,14 @@ package figure
 
 import (
 	"fmt"
+	"os"
 	"testing"
 )
+
+// EnvLimits is "report" when a time over its limit is told and fails nothing, as
+// with scenarios that are not strict: limits of times are for a machine with
+// nothing else to do. Other figures do not depend on that.
+const EnvLimits = "DRA_LAB_LIMITS"
 
 // AtMost tells of a figure, in this unit, and fails the test when it is over its
 // limit.
@@ -18,7 +24,7 @@ func AtMost(tb testing.TB, what string, got, limit float64, unit string) {
 	}
 	// On one line of its own, without a position before it.
 	fmt.Fprintf(tb.Output(), "measured: %s: %.3g %s (%s %.3g %s)\n", what, got, unit, verdict, limit, unit)
-	if got > limit {
+	if time := unit == "s" || unit == "ms"; got > limit && !(time && os.Getenv(EnvLimits) == "report") {
 		tb.Errorf("%s: %.3g %s, at most %.3g %s wanted", what, got, unit, limit, unit)
 	}
 }

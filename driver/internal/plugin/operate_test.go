@@ -80,7 +80,7 @@ func carryOut(t *testing.T, operations operation.Client, op *v1alpha1.DeviceOper
 func TestResetMendsAnUnusedGPU(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 2)
-	operations := operationtest.NewClient()
+	operations := operationtest.NewClient(t)
 	// Given a GPU with an XID, and another with the same that a claim has,
 	m.allocate(t, claim("user", "gpu-1"))
 	r, _ := m.startOperated(t, operations, nil)
@@ -113,7 +113,7 @@ func TestResetMendsAnUnusedGPU(t *testing.T) {
 func TestWhatAResetCannotDo(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 3)
-	operations := operationtest.NewClient()
+	operations := operationtest.NewClient(t)
 	m.startOperated(t, operations, nil)
 	m.inject(t, "gpu-0", api.Fault{ID: "x", Kind: api.FaultXID, Code: 79})
 	m.inject(t, "gpu-1", api.Fault{ID: "x", Kind: api.FaultLost})
@@ -139,7 +139,7 @@ func TestWhatAResetCannotDo(t *testing.T) {
 func TestOtherHardwareIsNeverReset(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 1)
-	operations := operationtest.NewClient()
+	operations := operationtest.NewClient(t)
 	m.startOperated(t, operations, func(c *plugin.Config) { c.Simulated = false })
 	if c := carryOut(t, operations, order(v1alpha1.OperationReset, "gpu-0", 1)); c.Reason != v1alpha1.ReasonUnsupported {
 		t.Errorf("reset of a real GPU: %+v, want %s", c, v1alpha1.ReasonUnsupported)
@@ -149,7 +149,7 @@ func TestOtherHardwareIsNeverReset(t *testing.T) {
 func TestNetworkAttachedGPUIsPreparedWhereItIs(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 1)
-	operations := operationtest.NewClient()
+	operations := operationtest.NewClient(t)
 	r, _ := m.startOperated(t, operations, nil)
 	attach := func(action v1alpha1.Operation, attempt int64) *v1alpha1.DeviceOperation {
 		op := order(action, "net-0", attempt)
@@ -199,7 +199,7 @@ func TestNetworkAttachedGPUIsPreparedWhereItIs(t *testing.T) {
 func TestDeviceWhoseOperationIsGoneIsDetached(t *testing.T) {
 	m := newMachine(t)
 	m.inventory(t, 1)
-	operations := operationtest.NewClient()
+	operations := operationtest.NewClient(t)
 	attached, err := slots.Open(filepath.Join(m.hardwareDir(), api.FabricHardwareName), m.cdiDir())
 	if err != nil {
 		t.Fatal(err)

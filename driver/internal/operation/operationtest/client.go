@@ -8,6 +8,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,9 +30,12 @@ type Client struct {
 // maxEvents bounds the events that a watcher has not read yet.
 const maxEvents = 1024
 
-// NewClient makes an empty one.
-func NewClient() *Client {
-	return &Client{objects: map[string]*v1alpha1.DeviceOperation{}, watchers: watch.NewBroadcaster(maxEvents, watch.WaitIfChannelFull)}
+// NewClient makes an empty one, which ends with the test.
+func NewClient(tb testing.TB) *Client {
+	tb.Helper()
+	c := &Client{objects: map[string]*v1alpha1.DeviceOperation{}, watchers: watch.NewBroadcaster(maxEvents, watch.WaitIfChannelFull)}
+	tb.Cleanup(c.watchers.Shutdown)
+	return c
 }
 
 // IsWatchListSemanticsUnSupported tells informers that a watch does not begin
