@@ -98,7 +98,7 @@ func (n *node) start(t *testing.T) *process {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the driver does not come up"))
 	defer cancel()
 	cmd := exec.Command(n.program, "-node-name="+nodeName, "-kubeconfig="+n.config, "-http=127.0.0.1:0", "-v=2",
-		"-plugin-dir="+n.pluginDir(), "-registrar-dir="+n.registrarDir(), "-cdi-dir="+n.cdiDir(), "-hardware-dir="+n.hardwareDir())
+		"-kubelet-dir="+n.root, "-cdi-dir="+n.cdiDir(), "-hardware-dir="+n.hardwareDir())
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
