@@ -65,6 +65,9 @@ func measureStale(ctx context.Context, socket string, o Options, r *Report) (err
 	if _, err := lazy.Prepare(ctx, &drav1.NodePrepareResourcesRequest{}); err == nil {
 		return errors.New("a call to a plugin that was killed succeeded")
 	}
+	if _, err := eager.Prepare(ctx, &drav1.NodePrepareResourcesRequest{}); err == nil {
+		return errors.New("a call to a plugin that was killed succeeded")
+	}
 	if err := lazy.Break(); err != nil {
 		return err
 	}
