@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/kind/pkg/log"
 
+	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
@@ -31,7 +32,7 @@ func Collect(ctx context.Context, name, dir string) error {
 	if readErr == nil {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
-			err = writeFile(filepath.Join(dir, filepath.Base(found.dir.failure())), log, 0o644)
+			err = host.WriteFile(filepath.Join(dir, filepath.Base(found.dir.failure())), log, 0o644)
 		}
 		if err != nil {
 			return fmt.Errorf("collect logs of cluster %q: %w", name, err)

@@ -490,7 +490,7 @@ func (s survey) removeFailed(ctx context.Context, e engine) error {
 	}
 	err := removeNetwork(ctx, e)
 	if readErr == nil {
-		err = errors.Join(err, os.MkdirAll(string(s.dir), 0o755), writeFile(s.dir.failure(), log, 0o600))
+		err = errors.Join(err, os.MkdirAll(string(s.dir), 0o755), host.WriteFile(s.dir.failure(), log, 0o600))
 	}
 	return err
 }

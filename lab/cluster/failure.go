@@ -13,6 +13,7 @@ import (
 
 	kindexec "sigs.k8s.io/kind/pkg/exec"
 
+	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/lab/internal/ui"
 )
 
@@ -77,7 +78,7 @@ func explain(ctx context.Context, e engine, s survey, cause error) error {
 	}
 	hints := knownCures(err.Error() + all.String())
 	// Where no node was begun, there is nothing to keep.
-	if all.Len() > 0 && writeFile(s.dir.failure(), all.Bytes(), 0o600) == nil {
+	if all.Len() > 0 && host.WriteFile(s.dir.failure(), all.Bytes(), 0o600) == nil {
 		hints = append(hints, "all nodes' journals are in "+s.dir.failure())
 	}
 	if len(hints) == 0 {

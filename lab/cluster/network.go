@@ -57,7 +57,7 @@ func (r *networkRecord) write() error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(file, data, 0o600); err != nil {
+	if err := host.WriteFile(file, data, 0o600); err != nil {
 		return fmt.Errorf("record engine network %q: %w", networkName(), err)
 	}
 	return nil

@@ -86,7 +86,7 @@ func (d stateDir) write(s state) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(d.file(), append(data, '\n'), 0o600); err != nil {
+	if err := host.WriteFile(d.file(), append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write state of cluster %q: %w", s.Name, err)
 	}
 	return nil
@@ -113,7 +113,7 @@ func (d stateDir) prepare(additions []Addition) error {
 			if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 				return err
 			}
-			if err := writeFile(f.Path, []byte(f.Data), fs.FileMode(f.Mode)); err != nil {
+			if err := host.WriteFile(f.Path, []byte(f.Data), fs.FileMode(f.Mode)); err != nil {
 				return err
 			}
 		}
@@ -128,24 +128,4 @@ func (d stateDir) remove() error {
 	}
 	_ = os.Remove(filepath.Dir(string(d))) // fails unless it is empty
 	return nil
-}
-
-// writeFile writes a file whole: what reads it sees the old or the new content,
-// also after a crash.
-func writeFile(path string, data []byte, mode fs.FileMode) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(temp.Name()))
-		}
-	}()
-	_, err = temp.Write(data)
-	err = errors.Join(err, temp.Chmod(mode), temp.Sync(), temp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/dra-lab/dra-lab/lab/host"
 )
 
 const (
@@ -60,7 +62,7 @@ func originOf(events []Event) time.Time {
 
 // Save writes the timeline as JSON, whole or not at all, and makes the folder
 // if it is not there.
-func (t Timeline) Save(path string) (err error) {
+func (t Timeline) Save(path string) error {
 	data, err := json.MarshalIndent(t, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode timeline: %w", err)
@@ -68,20 +70,10 @@ func (t Timeline) Save(path string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), directoryPerm); err != nil {
 		return fmt.Errorf("save timeline: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return fmt.Errorf("save timeline: %w", err)
+	if err := host.WriteFile(path, append(data, '\n'), filePerm); err != nil {
+		return fmt.Errorf("save timeline %q: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("save timeline %q: %w", path, errors.Join(err, os.Remove(f.Name())))
-		}
-	}()
-	_, err = f.Write(append(data, '\n'))
-	if err := errors.Join(err, f.Chmod(filePerm), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 // Load reads what Save wrote.

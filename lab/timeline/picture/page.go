@@ -51,16 +51,15 @@ func Write(w io.Writer, runs ...timeline.Timeline) error {
 
 // page is what the template shows.
 type page struct {
-	Title string
-	Style template.CSS
-	Code  template.JS
-	Runs  []head
-	Lanes []lane
-	Width int // of the drawing
-	Rows  []row
-	// Faults and Measured are the numbers of rows of that sort.
-	Measured []string
-	Omitted  int // events that are not shown
+	Title    string
+	Style    template.CSS
+	Code     template.JS
+	Runs     []head
+	Lanes    []lane
+	Width    int // of the drawing
+	Rows     []row
+	Measured []string // figures that the run has worked out
+	Omitted  int      // events that are not shown
 }
 
 // head is what is said about a run as a whole.

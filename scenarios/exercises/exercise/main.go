@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/dra-lab/dra-lab/lab/host"
 	"github.com/dra-lab/dra-lab/scenarios/exercises"
 	"github.com/dra-lab/dra-lab/scenarios/exercises/lesson"
 )
@@ -141,7 +142,7 @@ func (p *program) start(ctx context.Context, args []string) (int, error) {
 		return exitFailed, err
 	}
 	fmt.Fprintf(p.out, "%s\n", e.Text)
-	if len(e.Work) > 0 {
+	if len(e.Draft) > 0 {
 		fmt.Fprintf(p.out, "Your files:  %s\n", filepath.Join(p.dir, e.Folder()))
 	}
 	fmt.Fprintf(p.out, `Namespace:   %[1]s
@@ -173,7 +174,7 @@ func (p *program) begin(ctx context.Context, e lesson.Exercise) error {
 // files writes what the learner begins with. A file that is there already is the
 // learner's: it stays, or with anew is kept beside the new one.
 func (p *program) files(e lesson.Exercise, anew bool) error {
-	for name, content := range e.Work {
+	for name, content := range e.Draft {
 		path := filepath.Join(p.dir, e.Folder(), name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return fmt.Errorf("make folder of exercise: %w", err)
@@ -194,7 +195,7 @@ func (p *program) files(e lesson.Exercise, anew bool) error {
 		case !os.IsNotExist(err):
 			return fmt.Errorf("read file of exercise: %w", err)
 		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		if err := host.WriteFile(path, []byte(content), 0o644); err != nil {
 			return fmt.Errorf("write file of exercise: %w", err)
 		}
 	}

@@ -20,9 +20,9 @@ type Exercise struct {
 	Minutes int // that it takes
 	Text    string
 	Hints   []string // from vague to exact
-	// Start is in the cluster when the exercise begins, Work is what the learner
+	// Start is in the cluster when the exercise begins, Draft is what the learner
 	// begins with on disk, and Solution is one that passes. By file name.
-	Start, Work, Solution map[string]string
+	Start, Draft, Solution map[string]string
 	// Commands are what a solution does that no manifest says, as one types it.
 	Commands string
 	// Solve does what Commands say, after Solution was applied; nil when there is
@@ -72,7 +72,7 @@ var (
 
 // Read reads the folder of an exercise: text.md, whose first line is the title
 // and which says how many minutes it takes; hints.md, with lines of "---" between
-// the hints; manifests in start, work and solution; and solution.md, where a
+// the hints; manifests in start, draft and solution; and solution.md, where a
 // solution is something to do. A folder that lacks
 // something is an error that says what.
 func Read(folder string, files fs.FS, atStart string, check func(Snapshot) []Finding) (Exercise, error) {
@@ -126,7 +126,7 @@ func read(folder string, files fs.FS) (Exercise, error) {
 	if len(e.Hints) < minHints || slices.Contains(e.Hints, "") {
 		return Exercise{}, fmt.Errorf("hints.md: want at least %d hints, none empty", minHints)
 	}
-	for dir, to := range map[string]*map[string]string{"start": &e.Start, "work": &e.Work, "solution": &e.Solution} {
+	for dir, to := range map[string]*map[string]string{"start": &e.Start, "draft": &e.Draft, "solution": &e.Solution} {
 		if *to, err = manifests(files, dir); err != nil {
 			return Exercise{}, err
 		}

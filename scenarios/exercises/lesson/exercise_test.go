@@ -13,7 +13,7 @@ func TestRead(t *testing.T) {
 		"text.md":              "# Title\n\nTakes 10 minutes.\n",
 		"hints.md":             "vague\n---\nexact\n",
 		"solution/a.yaml":      "kind: Pod\n",
-		"work/a.yaml":          "kind: Pod\n",
+		"draft/a.yaml":         "kind: Pod\n",
 		"start/b.yaml":         "kind: Pod\n",
 		"start/not-a-manifest": "x",
 	}
@@ -32,7 +32,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e.Number != 7 || e.Name != "some-name" || e.Title != "Title" || e.Minutes != 10 || len(e.Hints) != 2 ||
-		len(e.Start) != 1 || len(e.Work) != 1 || len(e.Solution) != 1 || e.Folder() != "07-some-name" {
+		len(e.Start) != 1 || len(e.Draft) != 1 || len(e.Solution) != 1 || e.Folder() != "07-some-name" {
 		t.Errorf("%+v", e)
 	}
 	for want, change := range map[string]func(map[string]string){

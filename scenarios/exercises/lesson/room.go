@@ -107,10 +107,13 @@ func (r *Room) ours(ctx context.Context, e Exercise) error {
 		return fmt.Errorf("use namespace %q: it was not made for the exercise", e.Namespace())
 	}
 	if ns.DeletionTimestamp != nil {
-		return fmt.Errorf("use namespace %q: it is being removed", e.Namespace())
+		return fmt.Errorf("use namespace %q: %w", e.Namespace(), errGoing)
 	}
 	return nil
 }
+
+// errGoing is the state of a namespace that somebody has begun to remove.
+var errGoing = errors.New("it is being removed")
 
 // Apply applies manifests in the exercise's namespace, in the order of their
 // files' names.
@@ -159,7 +162,7 @@ func (r *Room) Clear(ctx context.Context, e Exercise) error {
 	namespaces := r.Client.CoreV1().Namespaces()
 	if err := r.ours(ctx, e); apierrors.IsNotFound(err) {
 		return nil
-	} else if err != nil && !strings.Contains(err.Error(), "being removed") {
+	} else if err != nil && !errors.Is(err, errGoing) {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, removal, fmt.Errorf("not within %s", removal))

@@ -2,12 +2,13 @@ package verdict
 
 import (
 	"encoding/xml"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"unicode"
+
+	"github.com/dra-lab/dra-lab/lab/host"
 )
 
 type junitSuites struct {
@@ -81,24 +82,14 @@ func JUnit(results []Result, name func(test string) string) ([]byte, error) {
 
 // WriteJUnit writes the report, whole or not at all, and makes the folder if it
 // is not there.
-func WriteJUnit(path string, report []byte) (err error) {
+func WriteJUnit(path string, report []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write JUnit report: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".junit-")
-	if err != nil {
-		return fmt.Errorf("write JUnit report: %w", err)
+	if err := host.WriteFile(path, report, 0o644); err != nil {
+		return fmt.Errorf("write JUnit report %q: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("write JUnit report %q: %w", path, errors.Join(err, os.Remove(f.Name())))
-		}
-	}()
-	_, err = f.Write(report)
-	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 func (s *junitSuite) add(r Result) {
