@@ -57,6 +57,7 @@ type page struct {
 	Runs     []head
 	Lanes    []lane
 	Width    int // of the drawing
+	Pitch    int // of the lanes
 	Rows     []row
 	Measured []string // figures that the run has worked out
 	Omitted  int      // events that are not shown
@@ -102,7 +103,6 @@ type drawing struct {
 	X1, X2, Middle int
 	Tip            string // points of the arrow's head
 	Dot, Arrow     bool
-	Lanes          []lane
 }
 
 func newPage(runs []timeline.Timeline) (page, error) {
@@ -168,7 +168,7 @@ func (p *page) lay(runs []timeline.Timeline) {
 			p.Lanes = append(p.Lanes, lane{Name: string(c), X: len(p.Lanes)*laneWidth + laneWidth/2})
 		}
 	}
-	p.Width = len(p.Lanes) * laneWidth
+	p.Width, p.Pitch = len(p.Lanes)*laneWidth, laneWidth
 }
 
 func (p *page) rows(runs []timeline.Timeline) {
@@ -302,7 +302,7 @@ func facts(e timeline.Event) []fact {
 }
 
 func (p *page) draw(from, to timeline.Component) drawing {
-	d := drawing{Width: p.Width, Height: rowHeight, Middle: rowHeight / 2, Lanes: p.Lanes}
+	d := drawing{Width: p.Width, Height: rowHeight, Middle: rowHeight / 2}
 	x := func(c timeline.Component) (int, bool) {
 		i := slices.IndexFunc(p.Lanes, func(l lane) bool { return l.Name == string(c) })
 		if i < 0 {
