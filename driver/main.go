@@ -12,23 +12,16 @@ import (
 	"fmt"
 	"io"
 	iofs "io/fs"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
@@ -39,8 +32,8 @@ import (
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/passthrough"
 	"github.com/dra-lab/dra-lab/driver/internal/gpu/simulated"
 	"github.com/dra-lab/dra-lab/driver/internal/health"
-	"github.com/dra-lab/dra-lab/driver/internal/operation"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin"
+	"github.com/dra-lab/dra-lab/driver/internal/program"
 	"github.com/dra-lab/dra-lab/driver/internal/report"
 	"github.com/dra-lab/dra-lab/driver/internal/slots"
 )
@@ -141,7 +134,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "driver: error: %v\n", err)
 		return exitUsage
 	}
-	if err := logTo(stderr, f.verbosity); err != nil {
+	if err := program.LogTo(stderr, f.verbosity); err != nil {
 		fmt.Fprintf(stderr, "driver: error: %v\n", err)
 		return exitFailed
 	}
@@ -154,19 +147,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitDone
-}
-
-// logTo sets klog up, which is configured through flags only.
-func logTo(stderr io.Writer, verbosity int) error {
-	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(fs)
-	for name, value := range map[string]string{"v": strconv.Itoa(verbosity), "logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL"} {
-		if err := fs.Set(name, value); err != nil {
-			return fmt.Errorf("set up logging: %w", err)
-		}
-	}
-	klog.SetOutput(stderr)
-	return nil
 }
 
 // limitMemory keeps the garbage collector from saving work by using memory: the
@@ -210,7 +190,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 			return err
 		}
 	}
-	client, operations, err := connect(f.kubeconfig, faults)
+	client, operations, err := program.Connect(f.kubeconfig, faults.Transport)
 	if err != nil {
 		return err
 	}
@@ -253,7 +233,7 @@ func serve(ctx context.Context, f flags, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, driver.Close()) }()
 	if f.http != "" {
-		stop, err := listenHTTP(ctx, f.http, driver.Handler())
+		stop, err := program.ServeHTTP(ctx, f.http, driver.Handler())
 		if err != nil {
 			return err
 		}
@@ -296,58 +276,6 @@ func openHardware(f flags, onError func(error)) (hardware, error) {
 		return hardware{}, fmt.Errorf("initialize GPU library: %w", ret)
 	}
 	return hardware{library: sim, sysfs: sim.Sysfs(), simulated: sim}, nil
-}
-
-// connect makes clients of the API server. A burst of Pods fetches as many
-// claims at once, so the limits of the client are above client-go's.
-func connect(kubeconfig string, faults *fault.Faults) (kubernetes.Interface, operation.Client, error) {
-	var config *rest.Config
-	var err error
-	if kubeconfig == "" {
-		config, err = rest.InClusterConfig()
-	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("configure API client: %w", err)
-	}
-	config.QPS, config.Burst = 100, 200
-	config.Wrap(faults.Transport)
-	config.UserAgent = rest.DefaultKubernetesUserAgent()
-	operations, err := operation.NewClient(config)
-	if err != nil {
-		return nil, nil, err
-	}
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("configure API client: %w", err)
-	}
-	return client, operations, nil
-}
-
-// listenHTTP serves in the background. An error after the start ends up in the
-// log, and with the probes that then fail.
-func listenHTTP(ctx context.Context, address string, handler http.Handler) (stop func(), err error) {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("serve HTTP: %w", err)
-	}
-	klog.FromContext(ctx).V(2).Info("Serving HTTP", "address", listener.Addr().String())
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			klog.FromContext(ctx).Error(err, "Serve HTTP")
-		}
-	}()
-	return func() {
-		_ = server.Close()
-		<-done
-	}, nil
 }
 
 func version() string {

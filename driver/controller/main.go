@@ -10,25 +10,19 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/controller"
-	"github.com/dra-lab/dra-lab/driver/internal/operation"
+	"github.com/dra-lab/dra-lab/driver/internal/program"
 )
 
 // Exit statuses.
@@ -82,7 +76,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "controller: error: %v\n", err)
 		return exitUsage
 	}
-	if err := logTo(stderr, f.verbosity); err != nil {
+	if err := program.LogTo(stderr, f.verbosity); err != nil {
 		fmt.Fprintf(stderr, "controller: error: %v\n", err)
 		return exitFailed
 	}
@@ -95,33 +89,10 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	return exitDone
 }
 
-// logTo sets klog up, which is configured through flags only.
-func logTo(stderr io.Writer, verbosity int) error {
-	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(fs)
-	for name, value := range map[string]string{"v": strconv.Itoa(verbosity), "logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL"} {
-		if err := fs.Set(name, value); err != nil {
-			return fmt.Errorf("set up logging: %w", err)
-		}
-	}
-	klog.SetOutput(stderr)
-	return nil
-}
-
 func serve(ctx context.Context, f flags) error {
-	config, err := configure(f.kubeconfig)
-	if err != nil {
-		return fmt.Errorf("configure API client: %w", err)
-	}
-	operations, err := operation.NewClient(config)
+	client, operations, err := program.Connect(f.kubeconfig, nil)
 	if err != nil {
 		return err
-	}
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("configure API client: %w", err)
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
 	defer broadcaster.Shutdown()
@@ -137,7 +108,7 @@ func serve(ctx context.Context, f flags) error {
 		return err
 	}
 	if f.http != "" {
-		stop, err := listenHTTP(ctx, f.http, c)
+		stop, err := program.ServeHTTP(ctx, f.http, handler(c))
 		if err != nil {
 			return err
 		}
@@ -146,43 +117,13 @@ func serve(ctx context.Context, f flags) error {
 	return c.Run(ctx)
 }
 
-func configure(kubeconfig string) (config *rest.Config, err error) {
-	if kubeconfig == "" {
-		config, err = rest.InClusterConfig()
-	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
-	}
-	if err != nil {
-		return nil, err
-	}
-	config.QPS, config.Burst = 50, 100
-	config.UserAgent = rest.DefaultKubernetesUserAgent()
-	return config, nil
-}
-
-// listenHTTP serves in the background. An instance that waits for its turn is
-// ready: it can do no more than that.
-func listenHTTP(ctx context.Context, address string, c *controller.Controller) (stop func(), err error) {
+// handler answers for one instance. One that waits for its turn is ready: it can
+// do no more than that.
+func handler(c *controller.Controller) http.Handler {
 	ok := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathLive, ok)
 	mux.HandleFunc("GET "+api.PathReady, ok)
 	mux.Handle("GET "+api.PathMetrics, promhttp.HandlerFor(c.Metrics(), promhttp.HandlerOpts{}))
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("serve HTTP: %w", err)
-	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			klog.FromContext(ctx).Error(err, "Serve HTTP")
-		}
-	}()
-	return func() {
-		_ = server.Close()
-		<-done
-	}, nil
+	return mux
 }

@@ -12,11 +12,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-
 	"github.com/dra-lab/dra-lab/driver/api"
 	"github.com/dra-lab/dra-lab/driver/internal/plugin/idle"
+	"github.com/dra-lab/dra-lab/driver/internal/program"
 )
 
 func main() {
@@ -40,17 +38,11 @@ func run(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config, err := rest.InClusterConfig()
+	client, _, err := program.Connect("", nil) // as the driver has it
 	if err != nil {
-		return fmt.Errorf("configure API client: %w", err)
+		return err
 	}
-	// As the driver has it.
-	config.QPS, config.Burst = 100, 200
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	if cfg.Client, err = kubernetes.NewForConfig(config); err != nil {
-		return fmt.Errorf("configure API client: %w", err)
-	}
+	cfg.Client = client
 	helper, err := idle.Start(ctx, cfg)
 	if err != nil {
 		return err

@@ -115,7 +115,7 @@ func Write(ctx context.Context, path, version string, doc any) error {
 	if err != nil {
 		return fmt.Errorf("write %q: %w", path, err)
 	}
-	if err := errors.Join(replace(path, content), lock.Release()); err != nil {
+	if err := errors.Join(Replace(path, content, 0o600), lock.Release()); err != nil {
 		return fmt.Errorf("write %q: %w", path, err)
 	}
 	return nil
@@ -144,12 +144,12 @@ func Read(path, version string, into any) error {
 	return nil
 }
 
-// replace writes content to path by way of a temporary file beside it. The
-// content is on the disk before the file gets its name, so no name is ever that
-// of half a file.
-func replace(path string, content []byte) error {
+// Replace writes content to path by way of a temporary file beside it, path.tmp,
+// for which callers need a lock. The content is on the disk before the file gets
+// its name, so no name is ever that of half a file.
+func Replace(path string, content []byte, mode os.FileMode) error {
 	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}

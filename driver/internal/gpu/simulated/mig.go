@@ -132,11 +132,7 @@ func (g *board) writeInstances(instances []migInstance) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(g.dir, migName)
-	if err := os.WriteFile(path+".tmp", data, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return statefile.Replace(filepath.Join(g.dir, migName), data, 0o644)
 }
 
 func (g *board) profileByID(id uint32) (migProfile, bool) {

@@ -65,7 +65,7 @@ func (s *Simulator) Reset(ctx context.Context, gpu device.GPU) (err error) {
 	if err != nil {
 		return fmt.Errorf("reset GPU %d: %w", gpu.Index, err)
 	}
-	if err := replaceFile(filepath.Join(g.dir, api.FaultsName), data); err != nil {
+	if err := statefile.Replace(filepath.Join(g.dir, api.FaultsName), data, 0o644); err != nil {
 		return fmt.Errorf("reset GPU %d: %w", gpu.Index, err)
 	}
 	return nil
@@ -89,23 +89,6 @@ func (g *board) forgetReservations() error {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-// replaceFile writes a file whole or not at all.
-func replaceFile(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 	return nil
 }
