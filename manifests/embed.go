@@ -42,6 +42,7 @@ type Values struct {
 	// gpu.lab.example/gpus and simulated.
 	NodeLabel, NodeLabelValue string
 	KubeletDir                string // the kubelet's --root-dir; default /var/lib/kubelet
+	FabricDevices             string // number of simulated network-attached GPUs; default 4
 	IgnoredXIDs               string // the driver's -ignored-xids; default "default"
 	TaintEffects              string // the driver's -taint-effects; default "default"
 }
@@ -73,6 +74,8 @@ func variables() []variable {
 			func(v *Values) *string { return &v.NodeLabelValue }},
 		{"KUBELET_DIR", "kubeletDir", "root directory of the kubelet (its flag --root-dir)", "/var/lib/kubelet",
 			func(v *Values) *string { return &v.KubeletDir }},
+		{"FABRIC_DEVICES", "fabricDevices", "number of simulated network-attached GPUs: 0 where the GPUs of nodes are real", "4",
+			func(v *Values) *string { return &v.FabricDevices }},
 		{"IGNORED_XIDS", "ignoredXIDs", "XIDs that are the program's fault, such as 13,31: none, or default for the vendor's list", "default",
 			func(v *Values) *string { return &v.IgnoredXIDs }},
 		{"TAINT_EFFECTS", "taintEffects", "effects of taints that are not to be the default, such as temperature=NoExecute,pcie-width=None", "default",

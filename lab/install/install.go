@@ -233,11 +233,16 @@ func (i installer) load(ctx context.Context, targets []string) (built images, st
 // objects are the manifests and, before the DaemonSet that selects by them,
 // the labels of the nodes.
 func (i installer) objects(built images, targets []string) ([]*unstructured.Unstructured, error) {
+	fabric := "" // the default
+	if i.options.GPUs.Mode() == Passthrough {
+		fabric = "0" // nothing could attach a simulated GPU to a node with real ones
+	}
 	objects, err := manifests.Objects(manifests.Values{
 		DriverImage:     built.driver.Ref(),
 		ControllerImage: built.controller.Ref(),
 		TrainerImage:    built.trainer.Ref(),
 		GPUs:            i.options.GPUs.String(),
+		FabricDevices:   fabric,
 		PullPolicy:      "Never", // the images are in no registry
 	})
 	if err != nil {

@@ -126,3 +126,24 @@ func TestGiveHardwareRefusesOtherDaemonSets(t *testing.T) {
 		t.Error("took a DaemonSet without the driver")
 	}
 }
+
+// A driver of real GPUs has no slots for simulated ones.
+func TestNetworkAttachedGPUsAreOnlyWhereTheyCanBeAttached(t *testing.T) {
+	built, err := build(artifacts(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[Mode]string{Simulated: "-fabric-devices=4", Passthrough: "-fabric-devices=0"} {
+		objects, err := installer{options: Options{GPUs: GPUs{mode: mode}}}.objects(built, []string{"one"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+			data, err := json.Marshal(o)
+			return err == nil && o.GetKind() == "Deployment" && strings.Contains(string(data), `"`+want+`"`)
+		})
+		if !found {
+			t.Errorf("%s: the controller has no %s", mode, want)
+		}
+	}
+}
