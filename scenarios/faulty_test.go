@@ -111,6 +111,24 @@ func (s *faulty) checkClean(ctx context.Context, t *testing.T, _ *envconf.Config
 	return ctx
 }
 
+// steady is a scenario in which one Pod, called steady, has a GPU of the last node
+// all the while.
+type steady struct {
+	faulty
+	node string
+}
+
+func (s *steady) startPod(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	s.node = s.nodes[len(s.nodes)-1]
+	s.start(ctx, t, "steady", s.node, 1)
+	return ctx
+}
+
+func (s *steady) stopPod(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	s.stop(ctx, t, "steady")
+	return ctx
+}
+
 // anyOf is an event that one of matches finds.
 func anyOf(matches ...stage.Match) stage.Match {
 	return func(e timeline.Event) bool {

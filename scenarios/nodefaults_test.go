@@ -23,13 +23,10 @@ import (
 	"github.com/dra-lab/dra-lab/scenarios/internal/stage"
 )
 
-type nodeFaults struct {
-	faulty
-	node string
-}
+type nodeFaults struct{ steady }
 
 func TestNodeFaults(t *testing.T) {
-	s := &nodeFaults{faulty: faulty{Stage: stage.New(t, "node-faults")}}
+	s := &nodeFaults{steady{faulty: faulty{Stage: stage.New(t, "node-faults")}}}
 	s.Play(t, features.New("node faults").
 		Setup(s.Begin).
 		Setup(s.look).
@@ -42,12 +39,6 @@ func TestNodeFaults(t *testing.T) {
 		Assess("the Pod was not disturbed", s.checkUndisturbed).
 		Assess("nothing is left", s.stopPod).
 		Assess("everything is as it was", s.checkClean))
-}
-
-func (s *nodeFaults) startPod(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	s.node = s.nodes[len(s.nodes)-1]
-	s.start(ctx, t, "steady", s.node, 1)
-	return ctx
 }
 
 func (s *nodeFaults) cut(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
@@ -110,10 +101,5 @@ func (s *nodeFaults) checkUndisturbed(ctx context.Context, t *testing.T, _ *envc
 			t.Errorf("container %s restarted %d times, state %+v", c.Name, c.RestartCount, c.State)
 		}
 	}
-	return ctx
-}
-
-func (s *nodeFaults) stopPod(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	s.stop(ctx, t, "steady")
 	return ctx
 }

@@ -21,13 +21,10 @@ import (
 	"github.com/dra-lab/dra-lab/scenarios/internal/stage"
 )
 
-type nodeReboot struct {
-	faulty
-	node string
-}
+type nodeReboot struct{ steady }
 
 func TestNodeReboot(t *testing.T) {
-	s := &nodeReboot{faulty: faulty{Stage: stage.New(t, "node-reboot")}}
+	s := &nodeReboot{steady{faulty: faulty{Stage: stage.New(t, "node-reboot")}}}
 	s.Play(t, features.New("node reboot").
 		Setup(s.Begin).
 		Setup(s.look).
@@ -35,12 +32,6 @@ func TestNodeReboot(t *testing.T) {
 		Assess("after a reboot it uses the same GPU", s.reboot).
 		Assess("nothing is left", s.stopPod).
 		Assess("everything is as it was", s.checkClean))
-}
-
-func (s *nodeReboot) startPod(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	s.node = s.nodes[len(s.nodes)-1]
-	s.start(ctx, t, "steady", s.node, 1)
-	return ctx
 }
 
 func (s *nodeReboot) reboot(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
@@ -61,10 +52,5 @@ func (s *nodeReboot) reboot(ctx context.Context, t *testing.T, _ *envconf.Config
 		t.Fatal(err)
 	}
 	s.CheckPrepared(ctx, t, s.grant(ctx, t, "steady"))
-	return ctx
-}
-
-func (s *nodeReboot) stopPod(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-	s.stop(ctx, t, "steady")
 	return ctx
 }
